@@ -1,0 +1,15 @@
+"""How uncertainty travels through a model function."""
+
+from secateur.propagation.coverage import Coverage, coverage
+from secateur.propagation.interpreter import UnsupportedOperation
+from secateur.propagation.rules import register_rule, unregister_rule
+from secateur.propagation.transform import propagate
+
+__all__ = [
+    "Coverage",
+    "UnsupportedOperation",
+    "coverage",
+    "propagate",
+    "register_rule",
+    "unregister_rule",
+]

@@ -1,0 +1,105 @@
+"""Bookkeeping while tracing: along which axes elements are correlated, and sources' layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from secateur.propagation.values import Uncertain
+
+
+def merge_static(values: Sequence[Uncertain]) -> Uncertain:
+    """What is known beside the moments of something made from all these values."""
+    first = values[0]
+    return replace(
+        first,
+        loads={},
+        entangled=frozenset().union(*(v.entangled for v in values)),
+        ancestors=frozenset().union(*(v.ancestors for v in values)),
+        steady=all(v.steady for v in values),
+        sums_to_one=None,
+    )
+
+
+def moved(
+    name: str,
+    params: dict,
+    before: tuple[int, ...],
+    after: tuple[int, ...],
+    entangled: frozenset[int],
+) -> frozenset[int]:
+    """The entangled axes after a rearrangement; all of them where it cannot be told."""
+    if name == "broadcast_in_dim":
+        places = params["broadcast_dimensions"]
+        kept = {places[axis] for axis in entangled}
+        copied = {
+            axis
+            for axis, size in enumerate(after)
+            if size > 1 and (axis not in places or before[places.index(axis)] != size)
+        }
+        return frozenset(kept | copied)
+    if name == "transpose":
+        return frozenset(i for i, axis in enumerate(params["permutation"]) if axis in entangled)
+    if name == "squeeze":
+        kept_axes = [a for a in range(len(before)) if a not in params["dimensions"]]
+        return frozenset(i for i, axis in enumerate(kept_axes) if axis in entangled)
+    if name == "reshape":
+        return _reshaped(before, after, entangled)
+    if len(before) == len(after) and name != "gather":
+        return entangled
+    return frozenset(range(len(after))) if entangled else frozenset()
+
+
+def _reshaped(
+    before: tuple[int, ...], after: tuple[int, ...], entangled: frozenset[int]
+) -> frozenset[int]:
+    """Axes that hold part of an entangled axis: compare the strides' ranges."""
+
+    def ranges(shape: tuple[int, ...]) -> list[tuple[int, int]]:
+        ends = [int(np.prod(shape[i:], dtype=np.int64)) for i in range(len(shape) + 1)]
+        return [(ends[i + 1], ends[i]) for i in range(len(shape))]
+
+    old = [r for i, r in enumerate(ranges(before)) if i in entangled and r[0] != r[1]]
+    return frozenset(
+        i
+        for i, (low, high) in enumerate(ranges(after))
+        if any(low < end and start < high for start, end in old)
+    )
+
+
+def renamed_source(
+    key: Hashable, name: str, params: dict, index: int, shape: tuple[int, ...]
+) -> Hashable:
+    """The name of a source seen in another layout.
+
+    Permutations are composed, and taking one tile of a tiled source gives the source itself, so
+    that values which return to the same layout by different ways still know each other.
+    """
+    if name in ("convert_element_type", "copy", "copy_p", "reduce_precision", "stop_gradient"):
+        return key
+    inner, last = key if isinstance(key, tuple) and len(key) == 2 else (key, None)
+    if name == "transpose":
+        order = tuple(params["permutation"])
+        if isinstance(last, tuple) and last[0] == "order":
+            order, key = tuple(last[1][i] for i in order), inner
+        return key if order == tuple(range(len(order))) else (key, ("order", order))
+    if isinstance(last, tuple) and last[0] == "tile":
+        axis, width = last[1:]
+        if name == "split" and params["axis"] == axis and set(params["sizes"]) == {width}:
+            return inner
+        if name == "slice" and _is_one_tile(params, axis, width, shape):
+            return inner
+    return (key, (name, index, _frozen(params), shape))
+
+
+def _is_one_tile(params: dict, axis: int, width: int, shape: tuple[int, ...]) -> bool:
+    start, limit = params["start_indices"], params["limit_indices"]
+    others = all(start[i] == 0 and limit[i] == shape[i] for i in range(len(shape)) if i != axis)
+    whole = start[axis] % width == 0 and limit[axis] - start[axis] == width
+    return others and whole and params["strides"] is None
+
+
+def _frozen(params: dict) -> str:
+    return repr(sorted((k, v) for k, v in params.items() if "sharding" not in k))

@@ -1,0 +1,177 @@
+"""What the steps of a scan share: the same weights act in all of them.
+
+A loop's weights are one draw, used again in each step, so a unit's error in one step is correlated
+with its error in the next. Counting the steps as independent underestimates the spread of a
+recurrent network by up to a factor two. What is kept here, to first order and unit by unit:
+
+- each product of a signal s_t with steady weights makes the noise η_t = s̄_t·δW, whose correlation
+  with that of the step before is known:  Cov(η_t, η_{t−1}) = (s̄_t ∘ s̄_{t−1})·Var[W];
+- the carry's dependence (load) on η_{t−1} is part of the loop's state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from secateur.propagation.values import Loads, Uncertain, deviation
+
+Key = Hashable
+
+
+def base_of(key: Key) -> Key:
+    """The source behind any rearranged view of it."""
+    while isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], tuple):
+        key = key[0]
+    return key
+
+
+def _with_base(key: Key, base: Key) -> Key:
+    if base_of(key) is key or base_of(key) == key:
+        return base
+    return (_with_base(key[0], base), key[1])  # type: ignore[index]
+
+
+def _is_weight(key: Key) -> bool:
+    base = base_of(key)
+    return isinstance(base, tuple) and base[0] == "weight"
+
+
+def _is_product(key: Key) -> bool:
+    base = base_of(key)
+    return isinstance(base, tuple) and base[0] == "product"
+
+
+@dataclass
+class Recurrence:
+    """The state one step hands to the next, and the step's own notes.
+
+    Attributes:
+        load_keys: for each carried value, the sources it may depend on.
+        products: index of a product's equation → shapes of what a step remembers of it.
+    """
+
+    load_keys: list[dict[Key, Any]]
+    products: dict[int, tuple[Any, Any]]
+    loads: list[Loads] = field(default_factory=list)
+    before: dict[int, tuple[Array, Array]] = field(default_factory=dict)
+    after: dict[int, tuple[Array, Array]] = field(default_factory=dict)
+    # How much of a source (of this step, in some layout) is there in the next step's "previous".
+    kept: dict[Key, Array] = field(default_factory=dict)
+
+    # --- the loop's state ---------------------------------------------------------------------
+
+    @staticmethod
+    def nothing(num_carry: int) -> Recurrence:
+        return Recurrence([{} for _ in range(num_carry)], {})
+
+    def zeros(self) -> tuple:
+        def zero(struct: Any) -> Array:
+            return jnp.zeros(struct.shape, struct.dtype)
+
+        loads = [[zero(s) for s in keys.values()] for keys in self.load_keys]
+        return loads, [tuple(map(zero, shapes)) for shapes in self.products.values()]
+
+    def opened(self, state: tuple) -> Recurrence:
+        """This structure with a step's arrays in it."""
+        loads, products = state
+        return Recurrence(
+            self.load_keys,
+            self.products,
+            loads=[dict(zip(k, a, strict=True)) for k, a in zip(self.load_keys, loads, strict=True)],
+            before=dict(zip(self.products, products, strict=True)),
+        )
+
+    def with_loads(self, carry: Sequence[Any]) -> list[Any]:
+        return [
+            replace(v, loads=dict(loads)) if isinstance(v, Uncertain) else v
+            for v, loads in zip(carry, self.loads, strict=True)
+        ]
+
+    def _next_loads(self, value: Any) -> Loads:
+        """A carried value's dependence on what will be the previous step's noise."""
+        result: Loads = {}
+        if not isinstance(value, Uncertain):
+            return result
+        for key, load in value.loads.items():
+            if _is_weight(key):
+                result[key] = load
+            elif _is_product(key) and key in self.kept:
+                base = base_of(key)
+                later = _with_base(key, ("product", base[1], "before"))  # type: ignore[index]
+                part = load * self.kept[key]
+                result[later] = result[later] + part if later in result else part
+        return result
+
+    def closed(self, carried: Sequence[Any]) -> Recurrence:
+        """The structure that a step has made."""
+        keys = [{k: _struct(a) for k, a in self._next_loads(v).items()} for v in carried]
+        return Recurrence(keys, {i: tuple(map(_struct, v)) for i, v in self.after.items()})
+
+    def merged(self, other: Recurrence, *, grow: bool) -> Recurrence:
+        if not grow:  # a layout that changes in every step never settles: leave those sources out
+            return Recurrence(self.load_keys, {**self.products})
+        keys = [{**a, **b} for a, b in zip(self.load_keys, other.load_keys, strict=True)]
+        return Recurrence(keys, {**self.products, **other.products})
+
+    def same(self, other: Recurrence) -> bool:
+        return (
+            [set(k) for k in self.load_keys] == [set(k) for k in other.load_keys]
+            and self.products.keys() == other.products.keys()
+        )
+
+    def collected(self, step: Recurrence, carried: Sequence[Any]) -> tuple:
+        """The arrays of this structure at the end of a step."""
+        loads = []
+        for keys, value in zip(self.load_keys, carried, strict=True):
+            made = step._next_loads(value)
+            loads.append(
+                [made[k] if k in made else jnp.zeros(s.shape, s.dtype) for k, s in keys.items()]
+            )
+        return loads, [step.after[i] for i in self.products]
+
+    # --- within a step --------------------------------------------------------------------------
+
+    def product_loads(self, call: Any, x: Any, w: Any, shape: tuple[int, ...]) -> Loads:
+        """Noise of a product with steady weights: the part known from the step before, the rest."""
+        steady_x = isinstance(x, Uncertain) and x.steady
+        steady_w = isinstance(w, Uncertain) and w.steady
+        if steady_x == steady_w:
+            return {}
+        weights, other = (x, w) if steady_x else (w, x)
+        signal = other.mean if isinstance(other, Uncertain) else jnp.asarray(other)
+
+        def product(factor: Array) -> Array:
+            pair = (weights.variance, factor) if steady_x else (factor, weights.variance)
+            return call.bind(*pair)
+
+        spread = deviation(product(signal * signal))
+        index = call.node.index
+        if index in self.before:
+            last_signal, last_spread = self.before[index]
+            scale = jnp.maximum(spread * last_spread, 1e-15)
+            correlation = jnp.clip(product(signal * last_signal) / scale, -1.0, 1.0)
+        else:
+            correlation = jnp.zeros_like(spread)
+        fresh = jnp.sqrt(jnp.maximum(1.0 - correlation * correlation, 1e-6))
+        self.after[index] = (signal, spread)
+        before, new = ("product", index, "before"), ("product", index, "new")
+        self.kept[before], self.kept[new] = correlation, fresh
+        return {before: correlation * spread, new: fresh * spread}
+
+    def follow(
+        self, key: Key, move: Callable[[Array], list[Array]], names: Sequence[Key]
+    ) -> None:
+        """Keep the notes of a source in step with a rearrangement of a value that depends on it."""
+        if key in self.kept:
+            for name, array in zip(names, move(self.kept[key]), strict=True):
+                self.kept.setdefault(name, array)
+
+
+def _struct(array: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)

@@ -1,0 +1,144 @@
+"""Elementwise operations of two values of which at least one is uncertain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from secateur import quadrature
+from secateur.propagation import axes
+from secateur.propagation.rules.maxima import larger
+from secateur.propagation.rules.registry import Call, declare
+from secateur.propagation.values import Uncertain, add_loads, as_uncertain, covariance, spread_to
+
+
+def _pair(call: Call, x: Any, y: Any) -> tuple[Uncertain, Uncertain]:
+    shape = call.node.outputs[0].shape
+    return spread_to(as_uncertain(x), shape), spread_to(as_uncertain(y), shape)
+
+
+def _tell(call: Call, x: Uncertain, y: Uncertain, shared: Array | None, otherwise: str) -> None:
+    if shared is not None:
+        call.say("first-order", "covariance of its operands kept to first order")
+    elif x.ancestors & y.ancestors:
+        call.say("independent", "its operands depend on the same weights")
+    else:
+        call.say(otherwise)
+
+
+@declare("sum of two", "add", "sub", "add_any", linear=True)
+def add(call: Call, x: Any, y: Any) -> Uncertain:
+    """x ± y:   Var = Var[x] + Var[y] ± 2 Cov(x, y)."""
+    x, y = _pair(call, x, y)
+    sign = -1.0 if call.name == "sub" else 1.0
+    variance = x.variance + y.variance
+    shared = covariance(x, y)
+    if shared is not None:
+        variance = jnp.maximum(variance + 2.0 * sign * shared, 0.0)
+    _tell(call, x, y, shared, "exact")
+    return replace(
+        axes.merge_static([x, y]),
+        mean=x.mean + sign * y.mean,
+        variance=variance,
+        loads=add_loads(x.loads, y.loads, 1.0, sign),
+    )
+
+
+def multiply(x: Uncertain, y: Uncertain, shared: Array | None) -> Uncertain:
+    """x·y for jointly Gaussian x and y.
+
+        E = x̄ȳ + c      Var = x̄² Var[y] + ȳ² Var[x] + Var[x]Var[y] + 2x̄ȳc + c²,   c = Cov(x, y)
+    """
+    mean = x.mean * y.mean
+    variance = (
+        x.mean * x.mean * y.variance + y.mean * y.mean * x.variance + x.variance * y.variance
+    )
+    if shared is not None:
+        variance = jnp.maximum(variance + 2.0 * mean * shared + shared * shared, 0.0)
+        mean = mean + shared
+    return replace(
+        axes.merge_static([x, y]),
+        mean=mean,
+        variance=variance,
+        loads=add_loads(x.loads, y.loads, y.mean, x.mean),
+    )
+
+
+@declare("product of two", "mul")
+def mul(call: Call, x: Any, y: Any) -> Uncertain:
+    x, y = _pair(call, x, y)
+    shared = covariance(x, y)
+    _tell(call, x, y, shared, "exact")
+    return multiply(x, y, shared)
+
+
+@declare("quotient of two", "div")
+def div(call: Call, x: Any, y: Any) -> Uncertain:
+    """x/y as x·(1/y) with y log-normal; x/Σx, the last step of a softmax, as a whole."""
+    axis = call.walk.normalised_axis(call.node)
+    if axis is not None:
+        call.say("moment-matched", "normalisation (softmax) as a whole")
+        return normalise(call.walk.logarithm_of(call.node.inputs[0]), axis)
+    x, y = _pair(call, x, y)
+    shared = covariance(x, y)
+    size = jnp.maximum(jnp.abs(y.mean), jnp.finfo(y.mean.dtype).tiny ** 0.25)
+    ratio = y.variance / (size * size)
+    sign = jnp.where(y.mean < 0, -1.0, 1.0).astype(y.mean.dtype)
+    # E[1/y] = (1 + r)/m and Var[1/y] = r (1 + r)²/m² for a log-normal with r = Var/m².
+    inverse = y.with_moments(
+        sign * (1.0 + ratio) / size,
+        ratio * (1.0 + ratio) ** 2 / (size * size),
+        -1.0 / (size * size),
+    )
+    _tell(call, x, y, shared, "moment-matched")
+    if shared is not None:
+        shared = -shared / (size * size)
+    return multiply(x, inverse, shared)
+
+
+def normalise(x: Uncertain, axis: int) -> Uncertain:
+    """exp(x_i)/Σ_j exp(x_j) for independent Gaussian x.
+
+    The share of element i is σ(x_i − ln Σ_{j≠i} e^{x_j}); the sum of log-normals counts as one
+    log-normal of the same two moments (Fenton–Wilkinson), so the argument is Gaussian.
+    """
+    top = jax.lax.stop_gradient(jnp.max(x.mean + 0.5 * x.variance, axis=axis, keepdims=True))
+    first = jnp.exp(x.mean + 0.5 * x.variance - top)
+    second = first * first * jnp.expm1(jnp.minimum(x.variance, 30.0))
+    tiny = jnp.finfo(first.dtype).tiny ** 0.25
+    others = jnp.maximum(jnp.sum(first, axis=axis, keepdims=True) - first, tiny)
+    spread = jnp.maximum(jnp.sum(second, axis=axis, keepdims=True) - second, 0.0)
+    log_variance = jnp.log1p(spread / (others * others))
+    centre = x.mean - top - (jnp.log(others) - 0.5 * log_variance)
+    mean, variance = quadrature.moments(jax.nn.sigmoid, centre, x.variance + log_variance)
+    # The shares sum to one by construction, their moment-matched means only nearly.
+    total = jnp.sum(mean, axis=axis, keepdims=True)
+    return replace(
+        x,
+        mean=mean / total,
+        variance=variance,
+        loads={},
+        entangled=x.entangled | {axis},
+        sums_to_one=axis,
+    )
+
+
+@declare("larger of two", "max", "min")
+def maximum(call: Call, x: Any, y: Any) -> Uncertain:
+    x, y = _pair(call, x, y)
+    shared = covariance(x, y)
+    sign = -1.0 if call.name == "min" else 1.0
+    mean, variance, weight = larger(
+        sign * x.mean, x.variance, sign * y.mean, y.variance, shared
+    )
+    _tell(call, x, y, shared, "exact")
+    return replace(
+        axes.merge_static([x, y]),
+        mean=sign * mean,
+        variance=variance,
+        loads=add_loads(x.loads, y.loads, weight, 1.0 - weight),
+    )

@@ -1,0 +1,90 @@
+"""Rearrangements: the same equation on means, on variances and on loads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from secateur.propagation import axes
+from secateur.propagation.rules.registry import Call, declare
+from secateur.propagation.values import Loads, Uncertain, as_uncertain
+
+# Which operands are data; the others are places (indices, predicates) and must be certain.
+_DATA = {
+    "gather": (0,),
+    "dynamic_slice": (0,),
+    "dynamic_update_slice": (0, 1),
+    "scatter": (0, 2),
+    "scatter-add": (0, 2),
+    "scatter_add": (0, 2),
+}
+
+
+@declare(
+    "move", "reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "slice", "rev",
+    "concatenate", "stack", "pad", "split", "gather", "dynamic_slice", "dynamic_update_slice",
+    "scatter", "scatter-add", "scatter_add", "select_n", "copy", "copy_p", "reduce_precision",
+    "convert_element_type", "stop_gradient", "optimization_barrier", "sharding_constraint",
+    linear=True,
+)  # fmt: skip
+def move(call: Call, *operands: Any) -> Any:
+    """Elements change places; none is computed with another."""
+    name = call.name
+    places = range(1, len(operands)) if name == "select_n" else range(len(operands))
+    data = _DATA.get(name, tuple(places))
+    for position, operand in enumerate(operands):
+        if isinstance(operand, Uncertain) and position not in data:
+            call.walk.no_rule(call.node, "an uncertain index or predicate")
+    if name == "convert_element_type" and not jnp.issubdtype(
+        call.params["new_dtype"], jnp.floating
+    ):
+        call.walk.no_rule(call.node, f"conversion to {np.dtype(call.params['new_dtype'])}")
+
+    def apply(pick, default) -> list:
+        arrays = [
+            (pick(o) if isinstance(o, Uncertain) else default(o)) if i in data else o
+            for i, o in enumerate(operands)
+        ]
+        result = call.bind(*arrays)
+        return result if isinstance(result, list) else [result]
+
+    def zeros(array: Any) -> Any:
+        return jnp.zeros_like(jnp.asarray(array))
+
+    means = apply(lambda o: o.mean, lambda o: o)
+    variances = apply(lambda o: o.variance, zeros)
+    sources = list(dict.fromkeys(k for o in operands if isinstance(o, Uncertain) for k in o.loads))
+    loads: list[Loads] = [{} for _ in means]
+    for key in sources:
+        names = []
+
+        def pick_load(o: Uncertain, key=key) -> Any:
+            return o.loads[key] if key in o.loads else jnp.zeros_like(o.mean)
+
+        for index, array in enumerate(apply(pick_load, zeros)):
+            new = axes.renamed_source(key, name, call.params, index, array.shape)
+            names.append(new)
+            if new in loads[index]:
+                # Two sources turn out to be one in this layout: they count together from here on.
+                together = 2.0 * loads[index][new] * array
+                variances[index] = jnp.maximum(variances[index] + together, 0.0)
+                array = loads[index][new] + array
+            loads[index][new] = array
+        if call.walk.recurrence is not None and len(data) == 1:
+            move_array = lambda array: apply(lambda o: array, zeros)  # noqa: E731
+            call.walk.recurrence.follow(key, move_array, names)
+    inputs = [as_uncertain(operands[i]) for i in data if isinstance(operands[i], Uncertain)]
+    merged = axes.merge_static(inputs)
+    results = []
+    for mean, variance, load in zip(means, variances, loads, strict=True):
+        if isinstance(mean, jax.Array) and not jnp.issubdtype(mean.dtype, jnp.floating):
+            results.append(mean)
+            continue
+        entangled = axes.moved(name, call.params, inputs[0].shape, mean.shape, merged.entangled)
+        results.append(replace(merged, mean=mean, variance=variance, loads=load,
+                               entangled=entangled))  # fmt: skip
+    return results if call.node.eqn.primitive.multiple_results else results[0]

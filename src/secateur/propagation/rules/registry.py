@@ -1,0 +1,141 @@
+"""The table of rules, by primitive name, and how users add to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from secateur import compat
+from secateur.distributions import Normal
+from secateur.propagation.program import Node
+from secateur.propagation.values import Uncertain, to_normal
+
+EXACTNESS = ("exact", "moment-matched", "quadrature", "first-order", "independent")
+
+
+@dataclass
+class Call:
+    """One equation about to be evaluated on values of which at least one is uncertain."""
+
+    node: Node
+    walk: Any
+    exactness: str = "exact"
+    remark: str = ""
+
+    @property
+    def params(self) -> dict:
+        return self.node.eqn.params
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    def bind(self, *operands: Any) -> Any:
+        """The primitive on plain arrays."""
+        results = compat.bind(self.node.eqn, *operands)
+        return results if self.node.eqn.primitive.multiple_results else results[0]
+
+    def say(self, exactness: str, remark: str = "") -> None:
+        """Tell the coverage table how exact this evaluation is."""
+        self.exactness, self.remark = exactness, remark
+
+
+@dataclass(frozen=True)
+class Rule:
+    """``apply(call, *operands)`` on arrays and Uncertain; ``linear``: kept by "local" too.
+
+    A linear rule says whether it applies to these operands through ``is_linear(uncertain)``.
+    """
+
+    apply: Callable[..., Any]
+    kind: str
+    is_linear: Callable[[list[bool]], bool] = lambda uncertain: False
+
+
+RULES: dict[str, Rule] = {}
+
+
+def declare(kind: str, *names: str, linear: Callable[[list[bool]], bool] | bool = False):
+    """Declare one function as the rule of all primitives of a kind."""
+
+    def decorate(function: Callable) -> Callable:
+        test = linear if callable(linear) else (lambda uncertain: bool(linear))
+        for name in names:
+            RULES[name] = Rule(function, kind, test)
+        return function
+
+    return decorate
+
+
+def register_rule(
+    primitive: str | Any, *, exactness: str = "moment-matched", linear: bool = False
+) -> Callable:
+    """Teach ``moments`` (and ``local``, if linear) a primitive that it does not know.
+
+    The decorated function is called as ``rule(bind, *operands, **params)``: ``bind`` evaluates the
+    primitive on plain arrays, each operand is an array or a ``Normal``, ``params`` are the
+    primitive's. It returns an array or a ``Normal`` (a list of them for several results).
+
+    Args:
+        primitive: a JAX primitive or its name as it stands in the jaxpr.
+        exactness: one of "exact", "moment-matched", "quadrature", "first-order", "independent";
+            shown by ``coverage``.
+        linear: the rule is a linear map of its uncertain operands, so ``local`` may use it too.
+
+    Returns:
+        A decorator.
+
+    Example:
+        >>> import jax.numpy as jnp, secateur as sc
+        >>> @sc.register_rule("sort")
+        ... def sort_by_mean(bind, x, **params):
+        ...     order = jnp.argsort(x.mean)
+        ...     return [sc.Normal(x.mean[order], x.variance[order])]
+        >>> forward = sc.propagate(lambda w, x: jnp.sort(w * x), "moments")
+        >>> belief = sc.Normal(jnp.array([3.0, 1.0]), jnp.array([0.1, 0.2]))
+        >>> [float(m) for m in forward(None, belief, jnp.ones(2)).mean]
+        [1.0, 3.0]
+        >>> sc.unregister_rule("sort")
+    """
+    if exactness not in EXACTNESS:
+        raise ValueError(f"exactness={exactness!r} is not known. Supported: {EXACTNESS}.")
+    name = primitive if isinstance(primitive, str) else primitive.name
+
+    def decorate(function: Callable) -> Callable:
+        def apply(call: Call, *operands: Any) -> Any:
+            call.say(exactness, f"registered rule {function.__name__}")
+            results = function(call.bind, *map(to_normal, operands), **call.params)
+            return jax.tree.map(
+                _from_normal, results, is_leaf=lambda leaf: isinstance(leaf, Normal)
+            )
+
+        RULES[name] = Rule(apply, "registered", lambda uncertain: linear)
+        return function
+
+    return decorate
+
+
+_BUILT_IN: dict[str, Rule] = {}
+
+
+def unregister_rule(primitive: str | Any) -> None:
+    """Undo :func:`register_rule`: the built-in rule, if there is one, is back."""
+    name = primitive if isinstance(primitive, str) else primitive.name
+    if name in _BUILT_IN:
+        RULES[name] = _BUILT_IN[name]
+    else:
+        RULES.pop(name, None)
+
+
+def seal() -> None:
+    """Remember the built-in rules, once all are declared."""
+    _BUILT_IN.update(RULES)
+
+
+def _from_normal(result: Any) -> Any:
+    if isinstance(result, Normal):
+        return Uncertain(result.mean, result.variance, entangled=frozenset(range(64)))
+    return result

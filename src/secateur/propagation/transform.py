@@ -1,0 +1,122 @@
+"""``propagate``: a model function becomes a function of beliefs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from secateur import compat
+from secateur.distributions import Normal
+from secateur.propagation.interpreter import Row, Walk
+from secateur.propagation.program import flatten
+from secateur.propagation.values import Uncertain, deviation, to_normal
+
+ALGORITHMS = ("global", "local", "moments")
+
+
+def is_normal(leaf: Any) -> bool:
+    return isinstance(leaf, Normal)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic)
+
+
+def propagate(f: Callable, how: str) -> Callable:
+    """Turn a model function into one that takes beliefs instead of weights.
+
+    The three algorithms differ only in where uncertainty collapses into a sample:
+
+    - ``"global"``: at the weights; then ``f`` runs as it is.
+    - ``"local"``: a Gaussian is carried through linear operations and sampled just before the
+      first nonlinear one.
+    - ``"moments"``: never; mean and variance travel through everything.
+
+    Args:
+        f: any pure JAX function ``f(params, *args)``, with arrays (or pytrees of them) as results.
+        how: one of the three names above.
+
+    Returns:
+        ``forward(key, beliefs, *args)``. ``beliefs`` is the params pytree with ``Normal`` leaves
+        where uncertain; ``args`` may hold ``Normal`` leaves too. For ``"moments"`` the results are
+        ``Normal`` where uncertain and the key may be None; else they are samples.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, secateur as sc
+        >>> f = lambda w, x: jax.nn.relu(x @ w)
+        >>> w = sc.Normal(jnp.zeros((3, 2)), jnp.ones((3, 2)))
+        >>> y = sc.propagate(f, "moments")(None, w, jnp.array([[1.0, 0.0, 0.0]]))
+        >>> print(y.mean.round(4), y.variance.round(4))
+        [[0.3989 0.3989]] [[0.3408 0.3408]]
+
+    Reference: Beckers et al., sections 3.2 and 3.3.
+    """
+    if how not in ALGORITHMS:
+        raise ValueError(f"how={how!r} is not an algorithm. Supported: {', '.join(ALGORITHMS)}.")
+    if not callable(f):
+        raise TypeError(f"propagate needs a function f(params, *args), got {type(f).__name__}.")
+
+    def forward(key: Array | None, beliefs: Any, *args: Any) -> Any:
+        if how == "global":
+            return f(*_sample_leaves(key, (beliefs, *args)))
+        outputs = walk_function(f, how, key, (beliefs, *args))
+        return outputs
+
+    forward.__name__ = f"{how}_{getattr(f, '__name__', 'model')}"
+    return forward
+
+
+def _sample_leaves(key: Array | None, tree: Any) -> Any:
+    leaves, structure = jax.tree.flatten(tree, is_leaf=is_normal)
+    if key is None and any(map(is_normal, leaves)):
+        raise ValueError('propagate(f, "global") needs a key: call forward(key, beliefs, …).')
+    sampled = []
+    for number, leaf in enumerate(leaves):
+        if is_normal(leaf):
+            mean, variance = jnp.broadcast_arrays(leaf.mean, leaf.variance)
+            noise = jax.random.normal(jax.random.fold_in(key, number), mean.shape, mean.dtype)
+            leaf = mean + deviation(variance) * noise
+        sampled.append(leaf)
+    return jax.tree.unflatten(structure, sampled)
+
+
+def walk_function(
+    f: Callable, how: str, key: Array | None, arguments: tuple, ledger: list[Row] | None = None
+) -> Any:
+    """Trace ``f`` and walk its equations with the given beliefs."""
+    leaves, structure = jax.tree.flatten(arguments, is_leaf=is_normal)
+    places = [i for i, leaf in enumerate(leaves) if is_normal(leaf) or _is_array(leaf)]
+    result_structure = None
+
+    def flat(*arrays: Array) -> list:
+        nonlocal result_structure
+        filled = list(leaves)
+        for place, array in zip(places, arrays, strict=True):
+            filled[place] = array
+        results, result_structure = jax.tree.flatten(f(*jax.tree.unflatten(structure, filled)))
+        return results
+
+    values = [_as_value(leaves[i], i) for i in places]
+    arrays = [v.mean if isinstance(v, Uncertain) else v for v in values]
+    jaxpr, consts = compat.trace(flat, *arrays)
+    program = flatten(jaxpr, consts, [isinstance(v, Uncertain) for v in values])
+    walk = Walk(program, how, key, ledger=ledger)
+    results = walk.run(values)
+    if how == "local":
+        results = [walk.sample(r) if isinstance(r, Uncertain) else r for r in results]
+    return jax.tree.unflatten(result_structure, [to_normal(r) for r in results])
+
+
+def _as_value(leaf: Any, number: int) -> Any:
+    if not is_normal(leaf):
+        return leaf
+    mean, variance = jnp.asarray(leaf.mean), jnp.asarray(leaf.variance)
+    if not jnp.issubdtype(mean.dtype, jnp.floating):
+        raise TypeError(f"A Normal needs a floating mean, got {mean.dtype}.")
+    variance = jnp.broadcast_to(variance.astype(mean.dtype), mean.shape)
+    return Uncertain(mean, variance, ancestors=frozenset({number}))

@@ -1,0 +1,146 @@
+"""Gaussian expectations of univariate functions, to a known accuracy and with finite gradients.
+
+Smooth functions use the trapezoidal rule, which converges geometrically for Gaussian integrals,
+in a coordinate u with  z = z0 + c sinh(u)  that crowds the nodes around the argument's origin:
+activation functions have their bends there, at unit scale, however wide the Gaussian is.
+Functions with kinks are integrated piece by piece (Gauss–Legendre) between the kinks.
+
+Measured by tests/test_quadrature.py: error below 1e-3 (float32) and 1e-6 (float64, smooth) of the
+function's own standard deviation for means in [−10, 10] and variances in [1e-8, 1e2].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+Function = Callable[[Array], Array]
+
+# Crowding of nodes around the origin, in units of the argument.
+_BEND_WIDTH = 3.0
+
+
+def _settings(dtype: jnp.dtype, *, kinked: bool) -> tuple[int, float]:
+    """Number of nodes (per piece) and reach in standard deviations.
+
+    The reach is long because the variance of a saturated function (tanh far from 0) is made
+    entirely in the tail.
+    """
+    double = dtype == jnp.float64
+    if kinked:
+        return (64, 13.0) if double else (32, 12.0)
+    return (64, 13.0) if double else (32, 10.0)
+
+
+def _smooth_nodes(mean: Array, deviation: Array) -> tuple[Array, Array]:
+    """Standardised nodes and normalised weights, on a new leading axis."""
+    count, reach = _settings(mean.dtype, kinked=False)
+    spread = jnp.minimum(_BEND_WIDTH / deviation, 100.0)
+    centre = jnp.clip(-mean / deviation, -reach, reach)
+    low = jnp.arcsinh((-reach - centre) / spread)
+    high = jnp.arcsinh((reach - centre) / spread)
+    fraction = np.linspace(0.0, 1.0, count).reshape((-1,) + (1,) * mean.ndim)
+    u = low + (high - low) * fraction.astype(mean.dtype)
+    z = centre + spread * jnp.sinh(u)
+    weight = jnp.cosh(u) * jnp.exp(-0.5 * z * z)
+    return z, weight / jnp.sum(weight, axis=0)
+
+
+def _pieced_nodes(mean: Array, deviation: Array, kinks: Sequence[float]) -> tuple[Array, Array]:
+    """Nodes and weights that never straddle a kink."""
+    count, reach = _settings(mean.dtype, kinked=True)
+    spread = jnp.minimum(_BEND_WIDTH / deviation, 100.0)
+    u, w = np.polynomial.legendre.leggauss(count)
+    column = (-1,) + (1,) * mean.ndim
+    u = (0.5 * (u + 1.0)).reshape(column).astype(mean.dtype)
+    w = (0.5 * w).reshape(column).astype(mean.dtype)
+    edges = [jnp.clip((k - mean) / deviation, -reach, reach) for k in sorted(kinks)]
+    z, weight = [], []
+    for edge, side in ((edges[0], -1.0), (edges[-1], 1.0)):
+        # The two outer pieces may be long: crowd their nodes towards the kink.
+        length = jnp.arcsinh((reach - side * edge) / spread)
+        z.append(edge + side * spread * jnp.sinh(u * length))
+        weight.append(w * length * spread * jnp.cosh(u * length))
+    for left, right in zip(edges, edges[1:], strict=False):
+        z.append(left + (right - left) * u)
+        weight.append(w * (right - left))
+    nodes = jnp.concatenate(z)
+    weights = jnp.concatenate(weight) * jnp.exp(-0.5 * nodes * nodes)
+    return nodes, weights / jnp.sum(weights, axis=0)
+
+
+def _smallest_variance(mean: Array, at_mean: Array, *, kinked: bool) -> Array:
+    """Variance below which the nodes' rounding would show; there the moments are ∝ variance.
+
+    A node mean + deviation·z is rounded to ulp(mean) and its function value to ulp(value), so the
+    deviation must exceed both by a good factor. Next to a kink the moments are not linear in the
+    variance, so kinked functions trade a little rounding for a much smaller limit.
+    """
+    info = jnp.finfo(mean.dtype)
+    factor = 2.0**6 if kinked else 2.0**13
+    rounding = factor * info.eps * (jnp.abs(mean) + jnp.minimum(jnp.abs(at_mean), 1.0))
+    return rounding**2 + float(info.eps) ** 2
+
+
+def _moments(
+    function: Function, kinks: tuple[float, ...], mean: Array, variance: Array
+) -> tuple[Array, Array]:
+    at_mean = function(mean)
+    floor = jax.lax.stop_gradient(_smallest_variance(mean, at_mean, kinked=bool(kinks)))
+    usable = jnp.maximum(variance, floor)
+    deviation = jnp.sqrt(usable)
+    # The nodes' places are a choice of ours: no derivative flows through them.
+    fixed_mean, fixed_deviation = jax.lax.stop_gradient((mean, deviation))
+    if kinks:
+        z, weight = _pieced_nodes(fixed_mean, fixed_deviation, kinks)
+    else:
+        z, weight = _smooth_nodes(fixed_mean, fixed_deviation)
+    # Differences from the value at the mean: what is small stays accurate.
+    difference = jax.vmap(function)(mean + deviation * z) - at_mean
+    first = jnp.sum(weight * difference, axis=0)
+    second = jnp.sum(weight * difference * difference, axis=0)
+    ratio = variance / usable
+    return at_mean + ratio * first, ratio * jnp.maximum(second - first * first, 0.0)
+
+
+def moments(
+    function: Function, mean: Array, variance: Array, *, kinks: Sequence[float] = ()
+) -> tuple[Array, Array]:
+    """Mean and variance of ``function(x)`` for x ~ N(mean, variance), elementwise.
+
+        E[f] = ∫ f(m + √v z) φ(z) dz          Var[f] = E[(f − f(m))²] − E[f − f(m)]²
+
+    Args:
+        function: acts elementwise on an array of the shape of ``mean``.
+        mean: means of x.
+        variance: variances of x, same shape; 0 is allowed and gives ``function(mean)``, 0.
+        kinks: places where ``function`` or its slope jumps.
+
+    Returns:
+        The two moments. Both, and their derivatives, are finite wherever ``function`` is.
+
+    Example:
+        >>> m, v = moments(jax.nn.silu, jnp.array(0.0), jnp.array(1.0))
+        >>> round(float(m), 4)
+        0.2066
+    """
+    mean, variance = jnp.broadcast_arrays(jnp.asarray(mean), jnp.asarray(variance))
+    # Recomputing the nodes in the backward pass keeps its memory that of the activations.
+    return jax.checkpoint(partial(_moments, function, tuple(kinks)))(mean, variance)
+
+
+def expectation(
+    function: Function, mean: Array, variance: Array, *, kinks: Sequence[float] = ()
+) -> Array:
+    """E[function(x)] for x ~ N(mean, variance), elementwise; see :func:`moments`.
+
+    Example:
+        >>> float(expectation(jnp.cos, jnp.array(0.0), jnp.array(1.0)).round(4))
+        0.6065
+    """
+    return moments(function, mean, variance, kinks=kinks)[0]
