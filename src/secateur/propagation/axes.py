@@ -20,6 +20,7 @@ def merge_static(values: Sequence[Uncertain]) -> Uncertain:
         ancestors=frozenset().union(*(v.ancestors for v in values)),
         steady=all(v.steady for v in values),
         sums_to_one=None,
+        neighbours=None,
     )
 
 
@@ -50,6 +51,25 @@ def moved(
     if len(before) == len(after) and name != "gather":
         return entangled
     return frozenset(range(len(after))) if entangled else frozenset()
+
+
+def axis_map(
+    name: str, params: dict, before: tuple[int, ...], after: tuple[int, ...]
+) -> dict[int, int] | None:
+    """Where each axis goes, for rearrangements that keep every element's neighbours."""
+    if name in ("copy", "copy_p", "convert_element_type", "reduce_precision", "stop_gradient"):
+        return {a: a for a in range(len(before))}
+    if name == "transpose":
+        return {old: new for new, old in enumerate(params["permutation"])}
+    if name == "squeeze":
+        kept = [a for a in range(len(before)) if a not in params["dimensions"]]
+        return {old: new for new, old in enumerate(kept)}
+    if name == "split":
+        return {a: a for a in range(len(before)) if a != params["axis"]}
+    if name == "broadcast_in_dim":
+        places = params["broadcast_dimensions"]
+        return {a: places[a] for a, n in enumerate(before) if after[places[a]] == n}
+    return None
 
 
 def _reshaped(

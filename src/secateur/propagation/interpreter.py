@@ -155,8 +155,7 @@ class Walk:
             value = self.values[start]
             result = univariate.moments(core, value.mean, value.variance, self.value)
             self.record(last, _label(core), "univariate", result.how, result.remark)
-            slope = result.slope() if value.loads else None
-            made = value.with_moments(result.mean, result.variance, slope)
+            made = value.with_moments(result.mean, result.variance, result.slope)
             self.store(end, replace(made, steady=value.steady and self.is_fixed(core)))
         if end is group.result:
             return self.values[end]
@@ -171,7 +170,7 @@ class Walk:
             lambda m: univariate.evaluate(group, m, self.value), (x.mean,), (jnp.ones_like(x.mean),)
         )
         self.record(group.nodes[-1], _label(group), "affine", "exact")
-        made = x.with_moments(mean, scale * scale * x.variance.astype(mean.dtype), scale)
+        made = x.with_moments(mean, scale * scale * x.variance.astype(mean.dtype), lambda: scale)
         return replace(made, steady=x.steady and self.is_fixed(group))
 
     def is_fixed(self, group: Group) -> bool:
@@ -300,7 +299,7 @@ class Walk:
         y = self.value(atom)
         size = jnp.maximum(y.mean, jnp.finfo(y.mean.dtype).tiny ** 0.25)
         spread = jnp.log1p(y.variance / (size * size))
-        return replace(y, mean=jnp.log(size) - 0.5 * spread, variance=spread, loads={})
+        return replace(y, mean=jnp.log(size) - 0.5 * spread, variance=spread, loads={}, neighbours=None)
 
 
 _HARMLESS_TO_A_SHIFT = {"stop_gradient", "broadcast_in_dim", "reshape", "max", "expand_dims", "copy"}
@@ -315,7 +314,9 @@ def _label(group: Group) -> str:
 def entangle(value: Uncertain) -> Uncertain:
     """A value of which nothing is known but its moments."""
     every = frozenset(range(np.ndim(value.mean)))
-    return replace(value, loads={}, entangled=every, steady=False, sums_to_one=None)
+    return replace(
+        value, loads={}, entangled=every, steady=False, sums_to_one=None, neighbours=None
+    )
 
 
 from secateur.propagation import loops  # noqa: E402  (loops walk bodies with Walk)

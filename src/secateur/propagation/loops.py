@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from secateur import compat
 from secateur.propagation import interpreter
 from secateur.propagation.program import Node, flatten
-from secateur.propagation.recurrence import Recurrence
+from secateur.propagation.recurrence import Recurrence, correlation_with_previous
 from secateur.propagation.values import Uncertain, as_uncertain, deviation
 
 Packed = tuple  # (mean, variance) or (array,)
@@ -63,8 +63,15 @@ def scan(walk: Any, node: Node, operands: list[Any]) -> list[Any]:
         for i, v in enumerate(consts)
     ]
 
-    def body(memory: Recurrence | None, carry: list, x: list, key: Any, ledger: Any):
-        inputs = [*fixed_consts, *carry, *x]
+    reverse = params["reverse"]
+    nearby = [None if local else correlation_with_previous(x, reverse=reverse) for x in xs]
+
+    def body(memory: Recurrence | None, carry: list, x: tuple, key: Any, ledger: Any):
+        values = [_unpack(v, ancestors) for v in x[0]]
+        if memory is not None:
+            carry = memory.with_loads(carry)
+            values = memory.with_input_noise(values, x[1])
+        inputs = [*fixed_consts, *carry, *values]
         program = flatten(jaxpr, jaxpr_consts, _flags(inputs))
         inner = interpreter.Walk(program, walk.how, key, ledger=ledger, recurrence=memory)
         results = inner.run(inputs)
@@ -73,7 +80,7 @@ def scan(walk: Any, node: Node, operands: list[Any]) -> list[Any]:
             carried = [inner.sample(v) if isinstance(v, Uncertain) else v for v in carried]
         return carried, made
 
-    x_packed = [_pack(x) for x in xs]
+    x_packed = ([_pack(x) for x in xs], nearby)
     slices = jax.eval_shape(lambda xs: jax.tree.map(lambda a: a[0], xs), x_packed)
     flags = _flags(init)
     shape = Recurrence.nothing(num_carry)
@@ -85,12 +92,8 @@ def scan(walk: Any, node: Node, operands: list[Any]) -> list[Any]:
         def probe(carry, memory, x, flags=flags, shape=shape, found=found):
             recurrence = None if local else shape.opened(memory)
             values = [_unpack(c, ancestors) for c in carry]
-            if recurrence is not None:
-                values = recurrence.with_loads(values)
-            key = None if keys is None else jax.random.key(0)
-            if keys is not None and not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key):
-                key = keys[0]
-            carried, _ = body(recurrence, values, [_unpack(v, ancestors) for v in x], key, None)
+            key = None if keys is None else keys[0]
+            carried, _ = body(recurrence, values, x, key, None)
             found["flags"] = [a or b for a, b in zip(flags, _flags(carried), strict=True)]
             if recurrence is not None:
                 found["shape"] = recurrence.closed(carried)
@@ -112,12 +115,9 @@ def scan(walk: Any, node: Node, operands: list[Any]) -> list[Any]:
         x, key = x_and_key
         recurrence = None if local else shape.opened(memory)
         values = [_unpack(c, ancestors) for c in carry]
-        if recurrence is not None:
-            values = recurrence.with_loads(values)
         rows = ledger if not seen else None  # a step may be traced more than once
         seen.append(True)
-        inputs = [_unpack(v, ancestors) for v in x]
-        carried, made = body(recurrence, values, inputs, key, rows)
+        carried, made = body(recurrence, values, x, key, rows)
         carried = _promote(carried, flags)
         remembered = memory if recurrence is None else shape.collected(recurrence, carried)
         return ([_pack(v) for v in carried], remembered), [_pack(v) for v in made]
@@ -127,7 +127,7 @@ def scan(walk: Any, node: Node, operands: list[Any]) -> list[Any]:
         (start, shape.zeros()),
         (x_packed, keys),
         length=params["length"],
-        reverse=params["reverse"],
+        reverse=reverse,
         unroll=params["unroll"],
     )
     walk.record(node, "scan", "loop", *_loop_exactness(local))
@@ -260,7 +260,6 @@ def remat(walk: Any, node: Node, operands: list[Any]) -> list[Any]:
     return [_unpack(v, ancestors) for v in results]
 
 
-Key = Hashable
 HANDLERS: dict[str, Callable[[Any, Node, list[Any]], list[Any]]] = {
     "scan": scan,
     "while": while_loop,

@@ -4,6 +4,7 @@ A loop's weights are one draw, used again in each step, so a unit's error in one
 with its error in the next. Counting the steps as independent underestimates the spread of a
 recurrent network by up to a factor two. What is kept here, to first order and unit by unit:
 
+- inputs to the loop that were made with shared weights before it are correlated likewise;
 - each product of a signal s_t with steady weights makes the noise η_t = s̄_t·δW, whose correlation
   with that of the step before is known:  Cov(η_t, η_{t−1}) = (s̄_t ∘ s̄_{t−1})·Var[W];
 - the carry's dependence (load) on η_{t−1} is part of the loop's state.
@@ -19,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from secateur.propagation.neighbours import shifted
 from secateur.propagation.values import Loads, Uncertain, deviation
 
 Key = Hashable
@@ -42,9 +44,9 @@ def _is_weight(key: Key) -> bool:
     return isinstance(base, tuple) and base[0] == "weight"
 
 
-def _is_product(key: Key) -> bool:
+def _is_noise(key: Key) -> bool:
     base = base_of(key)
-    return isinstance(base, tuple) and base[0] == "product"
+    return isinstance(base, tuple) and base[0] in ("product", "input")
 
 
 @dataclass
@@ -101,9 +103,9 @@ class Recurrence:
         for key, load in value.loads.items():
             if _is_weight(key):
                 result[key] = load
-            elif _is_product(key) and key in self.kept:
+            elif _is_noise(key) and key in self.kept:
                 base = base_of(key)
-                later = _with_base(key, ("product", base[1], "before"))  # type: ignore[index]
+                later = _with_base(key, (*base[:2], "before"))  # type: ignore[index]
                 part = load * self.kept[key]
                 result[later] = result[later] + part if later in result else part
         return result
@@ -158,11 +160,26 @@ class Recurrence:
             correlation = jnp.clip(product(signal * last_signal) / scale, -1.0, 1.0)
         else:
             correlation = jnp.zeros_like(spread)
-        fresh = jnp.sqrt(jnp.maximum(1.0 - correlation * correlation, 1e-6))
         self.after[index] = (signal, spread)
-        before, new = ("product", index, "before"), ("product", index, "new")
+        return self.noise_loads(("product", index), correlation, spread)
+
+    def noise_loads(self, name: tuple, correlation: Array, spread: Array) -> Loads:
+        """This step's noise as a part known from the step before, and a fresh part."""
+        fresh = jnp.sqrt(jnp.maximum(1.0 - correlation * correlation, 1e-6))
+        before, new = (*name, "before"), (*name, "new")
         self.kept[before], self.kept[new] = correlation, fresh
         return {before: correlation * spread, new: fresh * spread}
+
+    def with_input_noise(self, inputs: Sequence[Any], correlations: Sequence[Any]) -> list[Any]:
+        """Scanned inputs that were made with shared weights before the loop."""
+        result = []
+        for i, (value, correlation) in enumerate(zip(inputs, correlations, strict=True)):
+            if correlation is not None:
+                spread = deviation(value.variance)
+                loads = self.noise_loads(("input", i), correlation, spread)
+                value = replace(value, loads=loads)
+            result.append(value)
+        return result
 
     def follow(
         self, key: Key, move: Callable[[Array], list[Array]], names: Sequence[Key]
@@ -171,6 +188,16 @@ class Recurrence:
         if key in self.kept:
             for name, array in zip(names, move(self.kept[key]), strict=True):
                 self.kept.setdefault(name, array)
+
+
+def correlation_with_previous(x: Any, *, reverse: bool) -> Array | None:
+    """Correlation of each slice of a scanned input with the slice of the step before."""
+    if not isinstance(x, Uncertain) or x.neighbours is None:
+        return None
+    shift = {0: -1 if reverse else 1}
+    spread = deviation(x.variance)
+    scale = jnp.maximum(spread * shifted(spread, shift), 1e-15)
+    return jnp.clip(x.neighbours(shift) / scale, -1.0, 1.0)
 
 
 def _struct(array: Any) -> jax.ShapeDtypeStruct:

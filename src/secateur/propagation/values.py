@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from secateur.distributions import Normal
+from secateur.propagation import neighbours
+from secateur.propagation.neighbours import Neighbours
 
 Loads = dict[Hashable, Array]
 
@@ -27,6 +29,7 @@ class Uncertain:
         ancestors: the uncertain inputs this value depends on (static).
         steady: inside a loop body, True for what does not change from step to step.
         sums_to_one: axis along which the elements sum to one (a softmax), if any.
+        neighbours: covariance with the element some places before, where known.
     """
 
     mean: Array
@@ -36,15 +39,24 @@ class Uncertain:
     ancestors: frozenset[int] = frozenset()
     steady: bool = False
     sums_to_one: int | None = None
+    neighbours: Neighbours | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.mean.shape
 
-    def with_moments(self, mean: Array, variance: Array, slope: Array | None = None) -> Uncertain:
-        """An elementwise function of this value; ``slope`` is E[f'], needed only with loads."""
-        loads = {} if slope is None else {k: slope * load for k, load in self.loads.items()}
-        return replace(self, mean=mean, variance=variance, loads=loads, sums_to_one=None)
+    def with_moments(self, mean: Array, variance: Array, slope: Callable[[], Array]) -> Uncertain:
+        """An elementwise function of this value; ``slope()`` is E[f'], called only if needed."""
+        factor = slope() if self.loads else None
+        nearby = self.neighbours
+        return replace(
+            self,
+            mean=mean,
+            variance=variance,
+            loads={k: factor * load for k, load in self.loads.items()},
+            neighbours=nearby and (lambda shift: neighbours.scaled(nearby, slope())(shift)),
+            sums_to_one=None,
+        )
 
 
 def deviation(variance: Array) -> Array:
@@ -103,6 +115,7 @@ def spread_to(value: Uncertain, shape: tuple[int, ...]) -> Uncertain:
         ),
         entangled=value.entangled | grown,
         sums_to_one=None,
+        neighbours=neighbours.spread(value.neighbours, value.variance, value.shape, shape),
     )
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from secateur import quadrature
-from secateur.propagation import axes
+from secateur.propagation import axes, neighbours
 from secateur.propagation.rules.maxima import larger
 from secateur.propagation.rules.registry import Call, declare
 from secateur.propagation.values import Uncertain, add_loads, as_uncertain, covariance, spread_to
@@ -45,6 +45,7 @@ def add(call: Call, x: Any, y: Any) -> Uncertain:
         mean=x.mean + sign * y.mean,
         variance=variance,
         loads=add_loads(x.loads, y.loads, 1.0, sign),
+        neighbours=neighbours.added(x, y),
     )
 
 
@@ -92,7 +93,7 @@ def div(call: Call, x: Any, y: Any) -> Uncertain:
     inverse = y.with_moments(
         sign * (1.0 + ratio) / size,
         ratio * (1.0 + ratio) ** 2 / (size * size),
-        -1.0 / (size * size),
+        lambda: -1.0 / (size * size),
     )
     _tell(call, x, y, shared, "moment-matched")
     if shared is not None:
@@ -124,6 +125,7 @@ def normalise(x: Uncertain, axis: int) -> Uncertain:
         loads={},
         entangled=x.entangled | {axis},
         sums_to_one=axis,
+        neighbours=None,
     )
 
 

@@ -6,9 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from secateur.propagation import axes
+from secateur.propagation import axes, neighbours
+from secateur.propagation.neighbours import Neighbours
+from secateur.propagation.rules import pooling
 from secateur.propagation.rules.registry import Call, declare
 from secateur.propagation.values import Loads, Uncertain, add_loads, as_uncertain
 
@@ -19,6 +22,7 @@ _ENTANGLED = "its terms are correlated"
 def add_up(call: Call, x: Uncertain) -> Uncertain:
     """Sums of elements: variances add for independent ones."""
     mean, variance = call.bind(x.mean), call.bind(x.variance)
+    correlated = "independent", _ENTANGLED
     if call.name == "reduce_sum":
         summed = set(call.params["axes"])
         left = [a for a in range(len(x.shape)) if a not in summed]
@@ -30,10 +34,13 @@ def add_up(call: Call, x: Uncertain) -> Uncertain:
         windows = call.params["window_dimensions"]
         summed = {a for a, size in enumerate(windows) if size > 1}
         entangled = x.entangled | summed
+        if x.neighbours is not None and np.prod(windows) <= pooling.LARGEST_WINDOW:
+            variance = variance + pooling.sum_of_covariances(call.params, x, mean.shape)
+            correlated = "first-order", "covariance of neighbours kept to first order"
     if x.entangled & summed:
-        call.say("independent", _ENTANGLED)
+        call.say(*correlated)
     return replace(x, mean=mean, variance=variance, loads={}, entangled=frozenset(entangled),
-                   sums_to_one=None)  # fmt: skip
+                   sums_to_one=None, neighbours=None)  # fmt: skip
 
 
 def _one_side(uncertain: list[bool]) -> bool:
@@ -72,7 +79,38 @@ def bilinear(call: Call, x: Any, w: Any) -> Uncertain:
         variance = jnp.maximum(variance + 2.0 * loads[key] * same_unit[key], 0.0)
     loads = add_loads(loads, same_unit, 1.0, 1.0)
     return replace(merged, mean=mean, variance=variance, loads=loads, entangled=entangled,
-                   steady=merged.steady and len(parts) == 2)  # fmt: skip
+                   steady=merged.steady and len(parts) == 2,
+                   neighbours=_neighbours(call, x, w))  # fmt: skip
+
+
+def _neighbours(call: Call, x: Any, w: Any) -> Neighbours | None:
+    """Covariance of positions through shared weights, for a certain signal on the left or right."""
+    if isinstance(x, Uncertain) == isinstance(w, Uncertain):
+        return None
+    left = isinstance(w, Uncertain)
+    signal = jnp.asarray(x if left else w)
+
+    def product(factor: Array) -> Array:
+        return call.bind(factor, w.variance) if left else call.bind(x.variance, factor)
+
+    if call.name == "conv_general_dilated":
+        numbers, params = call.params["dimension_numbers"], call.params
+        if not left or params["batch_group_count"] != 1 or set(params["lhs_dilation"]) != {1}:
+            return None
+        strides = params["window_strides"]
+        axis_of = {
+            out: (lhs, stride)
+            for out, lhs, stride in zip(
+                numbers.out_spec[2:], numbers.lhs_spec[2:], strides, strict=True
+            )
+        }
+        return neighbours.of_product(product, signal, axis_of)
+    (contract_x, contract_w), (batch_x, batch_w) = call.params["dimension_numbers"]
+    contract, batch = (contract_x, batch_x) if left else (contract_w, batch_w)
+    free = [a for a in range(signal.ndim) if a not in {*contract, *batch}]
+    other_rank = (w if left else x).mean.ndim
+    first = len(batch) if left else len(batch) + other_rank - len(contract) - len(batch)
+    return neighbours.of_product(product, signal, {first + i: (a, 1) for i, a in enumerate(free)})
 
 
 def _common_part(call: Call, x: Uncertain, w: Uncertain, mean: Array) -> Array:

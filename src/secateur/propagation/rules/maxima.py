@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from secateur.propagation.rules import pooling
 from secateur.propagation.rules.registry import Call, declare
 from secateur.propagation.values import Uncertain
 
@@ -38,15 +39,38 @@ def larger(
     return mean, jnp.maximum(variance, 0.0), first
 
 
-def _fold(means: list[Array], variances: list[Array]) -> tuple[Array, Array]:
-    """Pairwise, as a balanced tree: each level treats the winners as Gaussian again."""
+def tournament(
+    means: list[Array], variances: list[Array], covariances: dict[tuple[int, int], Array]
+) -> tuple[Array, Array]:
+    """The largest of several correlated Gaussians, pairwise, as a balanced tree.
+
+    Each winner counts as Gaussian again; its covariance with a third is the two losers' covariance
+    weighted by who wins:  Cov(max(x, y), z) = Cov(x, z) P(x > y) + Cov(y, z) P(y > x).
+    """
+
+    def between(pairs: dict, i: int, j: int) -> Array | None:
+        return pairs.get((i, j), pairs.get((j, i)))
+
     while len(means) > 1:
-        pairs = [
-            larger(means[i], variances[i], means[i + 1], variances[i + 1])[:2]
-            for i in range(0, len(means) - 1, 2)
-        ]
-        rest = [(means[-1], variances[-1])] if len(means) % 2 else []
-        means, variances = map(list, zip(*pairs, *rest, strict=True))
+        next_means, next_variances, weights = [], [], []
+        for i in range(0, len(means) - 1, 2):
+            shared = between(covariances, i, i + 1)
+            m, v, p = larger(means[i], variances[i], means[i + 1], variances[i + 1], shared)
+            next_means.append(m)
+            next_variances.append(v)
+            weights.append([(i, p), (i + 1, 1.0 - p)])
+        if len(means) % 2:
+            next_means.append(means[-1])
+            next_variances.append(variances[-1])
+            weights.append([(len(means) - 1, jnp.ones_like(means[-1]))])
+        covariances = {
+            (a, b): sum(
+                p * q * between(covariances, i, j) for i, p in weights[a] for j, q in weights[b]
+            )
+            for a, b in itertools.combinations(range(len(weights)), 2)
+            if covariances
+        }
+        means, variances = next_means, next_variances
     return means[0], variances[0]
 
 
@@ -76,33 +100,29 @@ def reduce_maximum(call: Call, x: Uncertain) -> Uncertain | Array:
     entangled = frozenset(i for i, a in enumerate(kept) if a in x.entangled)
     _tell(call, x, set(reduced))
     return replace(x, mean=sign * mean[0], variance=variance[0], loads={}, entangled=entangled,
-                   sums_to_one=None)  # fmt: skip
+                   sums_to_one=None, neighbours=None)  # fmt: skip
 
 
 @declare("maximum", "reduce_window_max", "reduce_window_min")
 def window_maximum(call: Call, x: Uncertain) -> Uncertain:
-    """Max pooling: one strided view per place in the window."""
-    params = call.params
+    """Max pooling."""
     sign = -1.0 if call.name.endswith("min") else 1.0
-    padding = [
-        (low, high, dilation - 1)
-        for (low, high), dilation in zip(params["padding"], params["base_dilation"], strict=True)
-    ]
+    windows = pooling.Windows(call.params, call.node.outputs[0].shape)
     # Padding never wins, and its square still fits into float32.
-    mean = jax.lax.pad(sign * x.mean, jnp.asarray(-1e15, x.mean.dtype), padding)
-    variance = jax.lax.pad(x.variance, jnp.asarray(0.0, x.variance.dtype), padding)
-    window, strides = params["window_dimensions"], params["window_strides"]
-    dilation = params["window_dilation"]
-    out_shape = call.node.outputs[0].shape
-    means, variances = [], []
-    for place in itertools.product(*(range(n) for n in window)):
-        start = [p * d for p, d in zip(place, dilation, strict=True)]
-        limit = [s + (n - 1) * k + 1 for s, n, k in zip(start, out_shape, strides, strict=True)]
-        means.append(jax.lax.slice(mean, start, limit, strides))
-        variances.append(jax.lax.slice(variance, start, limit, strides))
-    m, v = _fold(means, variances)
-    _tell(call, x, {a for a, n in enumerate(window) if n > 1})
-    return replace(x, mean=sign * m, variance=v, loads={}, sums_to_one=None)
+    means = [windows.view(sign * x.mean, place, -1e15) for place in windows.places]
+    variances = [windows.view(x.variance, place, 0.0) for place in windows.places]
+    small = len(means) <= pooling.LARGEST_WINDOW
+    pooled = {a for a, n in enumerate(windows.window) if n > 1}
+    if small and not x.entangled & pooled:
+        m, v = pooling.moments_of_maximum(means, variances)
+        call.say("quadrature", "maximum of independent values")
+    elif small and x.neighbours is not None:
+        m, v = tournament(means, variances, windows.covariances(x))
+        call.say("first-order", f"{_REMARK} with their covariance")
+    else:
+        m, v = tournament(means, variances, {})
+        _tell(call, x, pooled)
+    return replace(x, mean=sign * m, variance=v, loads={}, sums_to_one=None, neighbours=None)
 
 
 def _tell(call: Call, x: Uncertain, reduced: set[int]) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
-from secateur.propagation import axes
+from secateur.propagation import axes, neighbours
+from secateur.propagation.neighbours import Neighbours
 from secateur.propagation.rules.registry import Call, declare
 from secateur.propagation.values import Loads, Uncertain, as_uncertain
 
@@ -80,11 +83,27 @@ def move(call: Call, *operands: Any) -> Any:
     inputs = [as_uncertain(operands[i]) for i in data if isinstance(operands[i], Uncertain)]
     merged = axes.merge_static(inputs)
     results = []
-    for mean, variance, load in zip(means, variances, loads, strict=True):
+    for index, (mean, variance, load) in enumerate(zip(means, variances, loads, strict=True)):
         if isinstance(mean, jax.Array) and not jnp.issubdtype(mean.dtype, jnp.floating):
             results.append(mean)
             continue
         entangled = axes.moved(name, call.params, inputs[0].shape, mean.shape, merged.entangled)
+        nearby = _neighbours(call, inputs, variance, lambda a, i=index: apply(lambda o: a, zeros)[i])
         results.append(replace(merged, mean=mean, variance=variance, loads=load,
-                               entangled=entangled))  # fmt: skip
+                               entangled=entangled, neighbours=nearby))  # fmt: skip
     return results if call.node.eqn.primitive.multiple_results else results[0]
+
+
+def _neighbours(
+    call: Call, inputs: list[Uncertain], variance: Array, move_array: Callable[[Array], Array]
+) -> Neighbours | None:
+    if len(inputs) != 1 or len(call.node.inputs) != 1:
+        return None
+    (value,) = inputs
+    mapping = axes.axis_map(call.name, call.params, value.shape, variance.shape)
+    known = neighbours.moved(value.neighbours, move_array, mapping)
+    if call.name != "broadcast_in_dim" or mapping is None:
+        return known
+    places = set(mapping.values())
+    before = tuple(n if a in places else 1 for a, n in enumerate(variance.shape))
+    return neighbours.spread(known, variance, before, variance.shape)
