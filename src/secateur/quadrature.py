@@ -45,10 +45,10 @@ def _smooth_nodes(mean: Array, deviation: Array) -> tuple[Array, Array]:
     low = jnp.arcsinh((-reach - centre) / spread)
     high = jnp.arcsinh((reach - centre) / spread)
     fraction = np.linspace(0.0, 1.0, count).reshape((-1,) + (1,) * mean.ndim)
-    u = low + (high - low) * fraction.astype(mean.dtype)
-    z = centre + spread * jnp.sinh(u)
+    u = low[None] + (high - low)[None] * fraction.astype(mean.dtype)
+    z = centre[None] + spread[None] * jnp.sinh(u)
     weight = jnp.cosh(u) * jnp.exp(-0.5 * z * z)
-    return z, weight / jnp.sum(weight, axis=0)
+    return z, weight / jnp.sum(weight, axis=0, keepdims=True)
 
 
 def _pieced_nodes(mean: Array, deviation: Array, kinks: Sequence[float]) -> tuple[Array, Array]:
@@ -59,7 +59,8 @@ def _pieced_nodes(mean: Array, deviation: Array, kinks: Sequence[float]) -> tupl
     column = (-1,) + (1,) * mean.ndim
     u = (0.5 * (u + 1.0)).reshape(column).astype(mean.dtype)
     w = (0.5 * w).reshape(column).astype(mean.dtype)
-    edges = [jnp.clip((k - mean) / deviation, -reach, reach) for k in sorted(kinks)]
+    edges = [jnp.clip((k - mean) / deviation, -reach, reach)[None] for k in sorted(kinks)]
+    spread = spread[None]
     z, weight = [], []
     for edge, side in ((edges[0], -1.0), (edges[-1], 1.0)):
         # The two outer pieces may be long: crowd their nodes towards the kink.
@@ -71,7 +72,7 @@ def _pieced_nodes(mean: Array, deviation: Array, kinks: Sequence[float]) -> tupl
         weight.append(w * (right - left))
     nodes = jnp.concatenate(z)
     weights = jnp.concatenate(weight) * jnp.exp(-0.5 * nodes * nodes)
-    return nodes, weights / jnp.sum(weights, axis=0)
+    return nodes, weights / jnp.sum(weights, axis=0, keepdims=True)
 
 
 def _smallest_variance(mean: Array, at_mean: Array, *, kinked: bool) -> Array:
@@ -101,7 +102,8 @@ def _moments(
     else:
         z, weight = _smooth_nodes(fixed_mean, fixed_deviation)
     # Differences from the value at the mean: what is small stays accurate.
-    difference = jax.vmap(function)(mean + deviation * z) - at_mean
+    nodes = mean[None] + deviation[None] * z
+    difference = jax.vmap(function)(nodes) - at_mean[None]
     first = jnp.sum(weight * difference, axis=0)
     second = jnp.sum(weight * difference * difference, axis=0)
     ratio = variance / usable

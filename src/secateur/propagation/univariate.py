@@ -13,7 +13,7 @@ from jax import Array
 
 from secateur import compat, quadrature
 from secateur.propagation import elementwise, piecewise
-from secateur.propagation.program import Group, Slot, uniform_value
+from secateur.propagation.program import Group, Node, Slot, uniform_value
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def moments(
     group: Group, mean: Array, variance: Array, read: Callable[[Any], Any]
 ) -> Result:
     """Moments of a whole group of elementwise equations as one function of its root."""
-    closed = _closed_form(group, mean, variance)
+    closed = _closed_form(group, mean, variance, read)
     if closed is not None:
         return closed
     pieces, kinks, known = analyse(group)
@@ -135,7 +135,9 @@ def _log_normal(function: Callable, group: Group, mean: Array, variance: Array) 
     )
 
 
-def _closed_form(group: Group, mean: Array, variance: Array) -> Result | None:
+def _closed_form(
+    group: Group, mean: Array, variance: Array, read: Callable[[Any], Any]
+) -> Result | None:
     if len(group.nodes) != 1:
         return None
     node = group.nodes[0]
@@ -144,6 +146,8 @@ def _closed_form(group: Group, mean: Array, variance: Array) -> Result | None:
         return _exponential(mean, variance, 0.0)
     if name == "expm1":
         return _exponential(mean, variance, 1.0)
+    if name in ("max", "min"):
+        return _bounded(node, group.root, mean, variance, read)
     squares = name == "mul" and node.inputs[0] is node.inputs[1]
     if name == "square" or squares or (name == "integer_pow" and node.eqn.params["y"] == 2):
         second = 2.0 * variance * (2.0 * mean * mean + variance)
@@ -160,6 +164,23 @@ def _closed_form(group: Group, mean: Array, variance: Array) -> Result | None:
             value(mean) * damping, second, lambda: sign * other(mean) * damping, "exact", name
         )
     return None
+
+
+_RECTIFIER = piecewise.Pieces((0.0,), ((0.0, 0.0), (1.0, 0.0)))
+
+
+def _bounded(
+    node: Node, root: Slot, mean: Array, variance: Array, read: Callable[[Any], Any]
+) -> Result:
+    """max(x, c) = c + relu(x − c) and min(x, c) = c − relu(c − x), c any certain array."""
+    other = node.inputs[1] if node.inputs[0] is root else node.inputs[0]
+    bound = jnp.broadcast_to(jnp.asarray(read(other), mean.dtype), mean.shape)
+    sign = 1.0 if node.name == "max" else -1.0
+    never = jnp.isinf(bound)  # a bound at infinity, as in numerically careful reductions
+    place = jnp.where(never, -sign * 1e15, bound)
+    m, v, slope = piecewise.moments(_RECTIFIER, sign * (mean - place), variance)
+    value = jnp.where(never, mean, place + sign * m)
+    return Result(value, v, lambda: slope, "exact", "piecewise linear")
 
 
 def _exponential(mean: Array, variance: Array, minus: float) -> Result:

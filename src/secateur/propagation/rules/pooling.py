@@ -85,7 +85,7 @@ def moments_of_maximum(means: list[Array], variances: list[Array]) -> tuple[Arra
     centre = jnp.max(fixed_m, axis=0)
     low = jnp.max(fixed_m - reach * fixed_sigma, axis=0)
     high = jnp.max(fixed_m + reach * fixed_sigma, axis=0)
-    inner = jnp.sort(jnp.clip(fixed_m, low, high), axis=0)
+    inner = jnp.sort(jnp.clip(fixed_m, low[None], high[None]), axis=0)
     edges = [low, *inner, high]
     count = 24 if m.dtype == jnp.float64 else 12
     u, w = np.polynomial.legendre.leggauss(count)
@@ -94,12 +94,13 @@ def moments_of_maximum(means: list[Array], variances: list[Array]) -> tuple[Arra
     w = (0.5 * w).reshape(column).astype(m.dtype)
     first, second = jnp.zeros_like(centre), jnp.zeros_like(centre)
     half = float(np.sqrt(0.5))
-    for left, right in itertools.pairwise(edges):
+    for start, end in itertools.pairwise(edges):
+        left, right = start[None], end[None]
         t = left + (right - left) * u
         z = (t[:, None] - m[None]) / sigma[None]
         below = jnp.prod(0.5 * jax.lax.erfc(-half * jnp.clip(z, -40.0, 40.0)), axis=1)
         # left of the centre −F, right of it 1 − F
-        term = w * (right - left) * (jnp.where(t > centre, 1.0, 0.0) - below)
+        term = w * (right - left) * (jnp.where(t > centre[None], 1.0, 0.0) - below)
         first = first + jnp.sum(term, axis=0)
-        second = second + 2.0 * jnp.sum(term * (t - centre), axis=0)
+        second = second + 2.0 * jnp.sum(term * (t - centre[None]), axis=0)
     return centre + first, jnp.maximum(second - first * first, 0.0)

@@ -1,0 +1,174 @@
+"""One row for every primitive that has a rule; ``test_rules.py`` fails where one is missing.
+
+A row names the primitives it exercises, a function of uncertain arrays, and how close its moments
+must be to Monte Carlo over those arrays: "exact" within standard errors, or a relative tolerance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from secateur.distributions import Normal
+
+
+@dataclass(frozen=True)
+class RuleCase:
+    primitives: tuple[str, ...]
+    f: Callable
+    beliefs: tuple
+    tolerance: float | None = None  # relative to the standard deviation; None: standard errors only
+
+    @property
+    def name(self) -> str:
+        return "-".join(self.primitives)
+
+
+CASES: list[RuleCase] = []
+
+
+def row(*primitives: str, beliefs: tuple, tolerance: float | None = None):
+    def enter(f: Callable) -> Callable:
+        CASES.append(RuleCase(primitives, f, beliefs, tolerance))
+        return f
+
+    return enter
+
+
+def belief(*shape: int, seed: int = 0, centre: float = 0.0, sd: float = 0.5) -> Normal:
+    rng = np.random.default_rng(seed)
+    mean = centre + rng.normal(size=shape) * (0.1 if centre else 1.0)
+    variance = (sd * rng.uniform(0.5, 1.5, size=shape)) ** 2
+    return Normal(jnp.asarray(mean), jnp.asarray(variance))
+
+
+X = belief(3, 4, seed=1)
+Y = belief(3, 4, seed=2)
+W = belief(4, 5, seed=3)
+POSITIVE = belief(3, 4, seed=4, centre=3.0, sd=0.2)
+IMAGE = belief(2, 6, 6, 3, seed=5)
+KERNEL = belief(3, 3, 3, 4, seed=6)
+CERTAIN = jnp.asarray(np.random.default_rng(7).normal(size=(3, 4)))
+
+# Rearrangements -----------------------------------------------------------------------------------
+row("reshape", beliefs=(X,))(lambda x: lax.reshape(x, (4, 3)))
+row("transpose", beliefs=(X,))(lambda x: x.T)
+row("squeeze", "broadcast_in_dim", beliefs=(X,))(lambda x: lax.squeeze(x[:, None], (1,)))
+row("slice", beliefs=(X,))(lambda x: lax.slice(x, (0, 1), (3, 4), (2, 1)))
+row("rev", beliefs=(X,))(lambda x: lax.rev(x, (1,)))
+row("concatenate", beliefs=(X, Y))(lambda x, y: lax.concatenate([x, CERTAIN, y], 0))
+row("pad", beliefs=(X,))(lambda x: lax.pad(x, 1.5, [(1, 0, 1), (0, 2, 0)]))
+row("split", beliefs=(X,))(lambda x: lax.split(x, [1, 3], axis=1)[1])
+row("gather", beliefs=(X,))(lambda x: x[jnp.array([2, 0, 2])])
+row("dynamic_slice", beliefs=(X,))(lambda x: lax.dynamic_slice(x, (1, 2), (2, 2)))
+row("dynamic_update_slice", beliefs=(X, Y))(
+    lambda x, y: lax.dynamic_update_slice(x, y[:2, :2], (1, 1))
+)
+row("scatter", beliefs=(X, Y))(lambda x, y: x.at[jnp.array([0, 2])].set(y[:2]))
+row("scatter-add", beliefs=(X, Y))(lambda x, y: x.at[jnp.array([1, 1])].add(y[:2]))
+row("select_n", beliefs=(X, Y))(lambda x, y: jnp.where(CERTAIN > 0, x, y))
+row("copy", beliefs=(X,))(lambda x: lax.copy_p.bind(x) if hasattr(lax, "copy_p") else jnp.copy(x))
+row("reduce_precision", beliefs=(X,))(lambda x: lax.reduce_precision(x, 11, 52))
+row("convert_element_type", beliefs=(X,), tolerance=1e-3)(lambda x: x.astype(jnp.float32))
+row("stop_gradient", beliefs=(X,))(lambda x: lax.stop_gradient(x) + 1.0)
+row("optimization_barrier", beliefs=(X,))(lambda x: lax.optimization_barrier(x))
+
+# Sums and products --------------------------------------------------------------------------------
+row("reduce_sum", beliefs=(X,))(lambda x: x.sum(0))
+row("cumsum", beliefs=(X,))(lambda x: lax.cumsum(x, 1))
+row("reduce_window_sum", beliefs=(X,))(
+    lambda x: lax.reduce_window(x, 0.0, lax.add, (2, 2), (1, 1), "VALID")
+)
+row("dot_general", beliefs=(X, W))(lambda x, w: x @ w)
+row("dot_general", beliefs=(W,))(lambda w: CERTAIN @ w)
+row("dot_general", beliefs=(X,))(lambda x: lax.dot_general(CERTAIN, x, (((0,), (0,)), ((), ()))))
+row("conv_general_dilated", beliefs=(IMAGE, KERNEL))(
+    lambda x, k: lax.conv_general_dilated(
+        x, k, (2, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+)
+row("add", beliefs=(X, Y))(lambda x, y: x + y)
+row("sub", beliefs=(X, Y))(lambda x, y: x - y)
+row("sub", beliefs=(X,))(lambda x: CERTAIN - x)
+row("add_any", beliefs=(X,))(lambda x: jax.vjp(lambda y: (y, y), x)[1]((x, x))[0])
+row("neg", beliefs=(X,))(lambda x: -x)
+row("mul", beliefs=(X, Y))(lambda x, y: x * y)
+row("mul", beliefs=(X,))(lambda x: x * CERTAIN)
+row("mul", beliefs=(X,))(lambda x: x * x)
+row("div", beliefs=(X,))(lambda x: x / CERTAIN)
+row("div", beliefs=(X, POSITIVE), tolerance=0.03)(lambda x, y: x / y)
+row("div", "exp", "reduce_max", beliefs=(X,), tolerance=0.1)(jax.nn.softmax)
+
+# Maxima -------------------------------------------------------------------------------------------
+row("max", beliefs=(X, Y))(jnp.maximum)
+row("min", beliefs=(X, Y))(jnp.minimum)
+row("max", beliefs=(X,))(lambda x: jnp.maximum(x, 0.2))
+row("max", beliefs=(X,))(lambda x: jnp.maximum(x, CERTAIN))
+row("min", beliefs=(X,))(lambda x: jnp.minimum(x, -0.2))
+row("reduce_max", beliefs=(X,), tolerance=0.1)(lambda x: x.max(1))
+row("reduce_min", beliefs=(X,), tolerance=0.1)(lambda x: x.min(0))
+row("reduce_window_max", beliefs=(X,))(
+    lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (2, 2), (1, 2), "SAME")
+)
+row("reduce_window_min", beliefs=(X,))(
+    lambda x: lax.reduce_window(x, jnp.inf, lax.min, (2, 2), (1, 1), "VALID")
+)
+
+# Univariate functions -----------------------------------------------------------------------------
+for primitive, function in {
+    "exp": jnp.exp,
+    "exp2": jnp.exp2,
+    "expm1": jnp.expm1,
+    "tanh": jnp.tanh,
+    "logistic": jax.nn.sigmoid,
+    "erf": lax.erf,
+    "erfc": lax.erfc,
+    "sin": jnp.sin,
+    "cos": jnp.cos,
+    "sinh": jnp.sinh,
+    "cosh": jnp.cosh,
+    "asinh": jnp.arcsinh,
+    "atan": jnp.arctan,
+    "abs": jnp.abs,
+    "sign": jnp.sign,
+    "square": jnp.square,
+    "integer_pow": lambda x: lax.integer_pow(x, 3),
+    "clamp": lambda x: lax.clamp(-0.3, x, 0.4),
+    "gt": lambda x: jnp.where(x > 0.3, x, 0.1),
+    "ge": lambda x: jnp.where(x >= 0.3, 2.0 * x, x),
+    "lt": lambda x: jnp.where(x < 0.3, 1.0, 0.0),
+    "le": lambda x: jnp.where(x <= -0.1, jnp.tanh(x), x),
+    "eq": lambda x: jnp.where(x == 0.3, 0.0, x),
+    "ne": lambda x: jnp.where(x != x, 0.0, x),
+    "and": lambda x: jnp.where((x > -0.5) & (x < 0.5), x, 0.0),
+    "or": lambda x: jnp.where((x < -0.5) | (x > 0.5), x, 0.0),
+    "not": lambda x: jnp.where(~(x < 0.1), x, 0.0),
+    "xor": lambda x: jnp.where((x < -0.1) ^ (x < 0.4), x, 0.0),
+}.items():
+    row(primitive, beliefs=(X,))(function)
+
+for primitive, function in {
+    "log": jnp.log,
+    "log1p": jnp.log1p,
+    "sqrt": jnp.sqrt,
+    "rsqrt": lax.rsqrt,
+    "cbrt": jnp.cbrt,
+    "pow": lambda x: lax.pow(x, 1.7),
+    "integer_pow": lambda x: lax.integer_pow(x, -1),
+}.items():
+    row(primitive, beliefs=(POSITIVE,), tolerance=0.02)(function)
+
+# Control flow -------------------------------------------------------------------------------------
+row("scan", beliefs=(X, Y))(lambda x, y: lax.scan(lambda c, r: (c + r, 2.0 * c), x[0], y))
+row("while", beliefs=(X,))(
+    lambda x: lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, 0.5 * s[1] + 1.0), (0, x))[1]
+)
+row("cond", beliefs=(X, Y))(
+    lambda x, y: lax.cond(CERTAIN.sum() > 100.0, lambda: x, lambda: jax.nn.relu(y))
+)
+row("remat2", "checkpoint", "remat", beliefs=(X,))(lambda x: jax.checkpoint(jnp.tanh)(x))
