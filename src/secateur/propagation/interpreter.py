@@ -135,10 +135,9 @@ class Walk:
 
     def evaluate_group(self, group: Group) -> Any:
         last = group.nodes[-1]
-        if isinstance(self.values[group.root], Uncertain) and not jnp.issubdtype(
-            group.result.dtype, jnp.floating
-        ):
-            self.no_rule(last, "a comparison or integer made from an uncertain value")
+        if isinstance(self.values[group.root], Uncertain) and not _is_floating(last):
+            culprit = next(n for n in group.nodes if not _is_floating(n))
+            self.no_rule(culprit, "a comparison or integer made from an uncertain value")
         start, end = split_affine(group)
         if self.how == "local" and start is not end:
             root = self.values[group.root]
@@ -191,6 +190,9 @@ class Walk:
             self.groups[node.outputs[0]] = group
             return
         operands = [self.value(a) for a in node.inputs]
+        if not any(isinstance(o, Uncertain) for o in operands):  # "local" has just sampled them
+            self.values.update(zip(node.outputs, compat.bind(node.eqn, *operands), strict=True))
+            return
         handler = loops.HANDLERS.get(node.name)
         if handler is not None:
             results = handler(self, node, operands)
@@ -234,16 +236,15 @@ class Walk:
         self, node: Node, operation: str, rule: str, exactness: str, remark: str = ""
     ) -> None:
         if self.ledger is not None:
-            where = compat.source_line(node.eqn)
             shape = node.outputs[0].shape
-            self.ledger.append(Row(operation, rule, exactness, remark, where, shape))
+            self.ledger.append(Row(operation, rule, exactness, remark, node.where, shape))
 
     def no_rule(self, node: Node, what: str = "an uncertain operand") -> None:
         supported = ""
         if node.name in RULES:
-            supported = f" Supported: the rule '{RULES[node.name].kind}' with certain ones."
+            supported = " Supported: certain ones."
         raise UnsupportedOperation(
-            f"'{node.name}' has no rule for {what} ({compat.source_line(node.eqn)}).{supported} "
+            f"'{node.name}' has no rule for {what} ({node.where}).{supported} "
             f'Ways out: register one with secateur.register_rule("{node.name}"); keep the leaves '
             'that lead here certain with where=…; or use propagate(f, "global"), which needs no '
             "rules."
@@ -303,6 +304,10 @@ class Walk:
 
 
 _HARMLESS_TO_A_SHIFT = {"stop_gradient", "broadcast_in_dim", "reshape", "max", "expand_dims", "copy"}
+
+
+def _is_floating(node: Node) -> bool:
+    return jnp.issubdtype(node.outputs[0].dtype, jnp.floating)
 
 
 def _label(group: Group) -> str:

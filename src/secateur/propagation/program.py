@@ -35,13 +35,17 @@ Atom = Slot | Constant
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One equation with its operands resolved. ``smooth``: its kinks cancel in the whole."""
+    """One equation with its operands resolved.
+
+    ``smooth``: its kinks cancel in the whole. ``where``: the user's line behind it.
+    """
 
     index: int
     eqn: Any
     inputs: tuple[Atom, ...]
     outputs: tuple[Slot, ...]
     smooth: bool
+    where: str
 
     @property
     def name(self) -> str:
@@ -88,12 +92,18 @@ def flatten(jaxpr: Any, consts: Sequence[Any], uncertain: Sequence[bool]) -> Pro
         slot = Slot(variable.aval, uncertain=flag)
         program.inputs.append(slot)
         atoms.append(slot)
-    program.outputs = _inline(jaxpr, consts, atoms, program.nodes, smooth=False)
+    program.outputs = _inline(jaxpr, consts, atoms, program.nodes, smooth=False, where="")
     return program
 
 
 def _inline(
-    jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Atom], nodes: list[Node], *, smooth: bool
+    jaxpr: Any,
+    consts: Sequence[Any],
+    inputs: Sequence[Atom],
+    nodes: list[Node],
+    *,
+    smooth: bool,
+    where: str,
 ) -> list[Atom]:
     places: dict[Any, Atom] = dict(zip(jaxpr.invars, inputs, strict=True))
     places.update((v, Constant(c)) for v, c in zip(jaxpr.constvars, consts, strict=True))
@@ -103,18 +113,22 @@ def _inline(
 
     for eqn in jaxpr.eqns:
         operands = tuple(read(a) for a in eqn.invars)
+        # Inside JAX's own functions an equation knows no line of the user's; the call does.
+        line = compat.source_line(eqn) or where
         tainted = any(isinstance(a, Slot) and a.uncertain for a in operands)
         inner = compat.wrapped_jaxpr(eqn) if tainted else None
         if inner is not None:
             inner_jaxpr, inner_consts = inner
             inner_smooth = smooth or compat.call_name(eqn) in _SMOOTH_WRAPPERS
-            results = _inline(inner_jaxpr, inner_consts, operands, nodes, smooth=inner_smooth)
+            results = _inline(
+                inner_jaxpr, inner_consts, operands, nodes, smooth=inner_smooth, where=line
+            )
             places.update(zip(eqn.outvars, results, strict=True))
             continue
         outputs = tuple(Slot(v.aval, uncertain=tainted) for v in eqn.outvars)
         if eqn.primitive.name in _KEEPS_UNIFORM and not tainted:
             outputs[0].uniform = uniform_value(operands[0])
-        nodes.append(Node(len(nodes), eqn, operands, outputs, smooth))
+        nodes.append(Node(len(nodes), eqn, operands, outputs, smooth, line))
         places.update(zip(eqn.outvars, outputs, strict=True))
     return [read(a) for a in jaxpr.outvars]
 
