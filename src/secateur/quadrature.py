@@ -46,9 +46,17 @@ def _smooth_nodes(mean: Array, deviation: Array) -> tuple[Array, Array]:
     high = jnp.arcsinh((reach - centre) / spread)
     fraction = np.linspace(0.0, 1.0, count).reshape((-1,) + (1,) * mean.ndim)
     u = low[None] + (high - low)[None] * fraction.astype(mean.dtype)
-    z = centre[None] + spread[None] * jnp.sinh(u)
-    weight = jnp.cosh(u) * jnp.exp(-0.5 * z * z)
+    sinh, cosh = _sinh_cosh(u)
+    z = centre[None] + spread[None] * sinh
+    weight = cosh * jnp.exp(-0.5 * z * z)
     return z, weight / jnp.sum(weight, axis=0, keepdims=True)
+
+
+def _sinh_cosh(u: Array) -> tuple[Array, Array]:
+    """Both from one exponential: cheaper to compile and to run."""
+    grown = jnp.exp(u)
+    shrunk = 1.0 / grown
+    return 0.5 * (grown - shrunk), 0.5 * (grown + shrunk)
 
 
 def _pieced_nodes(mean: Array, deviation: Array, kinks: Sequence[float]) -> tuple[Array, Array]:
@@ -65,8 +73,9 @@ def _pieced_nodes(mean: Array, deviation: Array, kinks: Sequence[float]) -> tupl
     for edge, side in ((edges[0], -1.0), (edges[-1], 1.0)):
         # The two outer pieces may be long: crowd their nodes towards the kink.
         length = jnp.arcsinh((reach - side * edge) / spread)
-        z.append(edge + side * spread * jnp.sinh(u * length))
-        weight.append(w * length * spread * jnp.cosh(u * length))
+        sinh, cosh = _sinh_cosh(u * length)
+        z.append(edge + side * spread * sinh)
+        weight.append(w * length * spread * cosh)
     for left, right in zip(edges, edges[1:], strict=False):
         z.append(left + (right - left) * u)
         weight.append(w * (right - left))

@@ -1,0 +1,169 @@
+"""The protocol that all likelihoods share, and the checks and sums they have in common."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from secateur.distributions import Gamma, Normal
+
+Prediction = Normal | Array
+Noise = Gamma | None
+
+
+@runtime_checkable
+class Likelihood(Protocol):
+    """What `free_energy` and `fit` ask of a likelihood.
+
+    The first axis of predictions and targets counts rows, which are independent. A prediction is a
+    Normal, whose elements are taken as independent, or an array: one sample, taken as certain.
+    """
+
+    def initial_noise(self, targets: Any) -> Noise:
+        """Return q(γ) to start from, for targets of this shape; None if nothing is unknown."""
+        ...
+
+    def expected_log_likelihood(
+        self, noise: Noise, prediction: Prediction, targets: Array
+    ) -> Array:
+        """Return E[ln p(y | f, γ)] under q(γ) and the prediction, one value per row."""
+        ...
+
+    def predictive_log_density(self, noise: Noise, prediction: Prediction, targets: Array) -> Array:
+        """Return ln E[p(y | f, γ)] under q(γ) and the prediction, one value per row."""
+        ...
+
+    def update_noise(
+        self,
+        prediction: Prediction,
+        targets: Array,
+        *,
+        weights: Array | None = None,
+        size: float | Array | None = None,
+    ) -> Noise:
+        """Return the q(γ) of least free energy given the prediction; None if there is none."""
+        ...
+
+    def noise_complexity(self, noise: Noise) -> Array:
+        """Return KL[q(γ) ‖ p(γ)], a scalar."""
+        ...
+
+
+class WithoutNoise:
+    """The part of the protocol that is empty when the noise has nothing to learn."""
+
+    def initial_noise(self, targets: Any) -> Noise:
+        """Return None: there is no q(γ)."""
+        return None
+
+    def update_noise(
+        self,
+        prediction: Prediction,
+        targets: Array,
+        *,
+        weights: Array | None = None,
+        size: float | Array | None = None,
+    ) -> Noise:
+        """Return None: there is no q(γ)."""
+        return None
+
+    def noise_complexity(self, noise: Noise) -> Array:
+        """Return 0: there is no q(γ)."""
+        return jnp.zeros(())
+
+
+def sampled_predictive_log_density(
+    likelihood: Likelihood, noise: Noise, samples: Prediction, targets: Array
+) -> Array:
+    """Predictive log-density from several predictions, equally weighted.
+
+        ln p(y) = ln (1/S) Σ_s p(y | f_s)
+
+    Args:
+        likelihood: any.
+        noise: its q(γ), or None.
+        samples: predictions with the sample axis first, then rows: the outputs of a `"local"` or
+            `"global"` model for several keys.
+        targets: without a sample axis.
+
+    Returns:
+        One value per row.
+
+    Example:
+        >>> from secateur.likelihoods import BernoulliLikelihood
+        >>> logits = jnp.array([[-50.0], [50.0]])  # one row, two samples that disagree
+        >>> density = sampled_predictive_log_density(
+        ...     BernoulliLikelihood(), None, logits, jnp.array([1])
+        ... )
+        >>> round(float(jnp.exp(density)[0]), 4)
+        0.5
+    """
+    density = jax.vmap(lambda f: likelihood.predictive_log_density(noise, f, targets))(samples)
+    return jax.nn.logsumexp(density, axis=0) - jnp.log(jnp.asarray(len(density), density.dtype))
+
+
+def row_weights(
+    rows: int, dtype: Any, *, weights: Array | None, size: float | Array | None
+) -> Array:
+    """Return what each row counts for, w_n or, given the size of the whole data set, w_n·size/Σw.
+
+    Rows of weight 0 are padding: whatever they hold, they count for nothing.
+    """
+    if weights is None:
+        weights = jnp.ones(rows, dtype)
+    elif jnp.shape(weights) != (rows,):
+        raise ValueError(
+            f"weights has shape {jnp.shape(weights)} and the data have {rows} rows. Give one "
+            f"weight per row, shape ({rows},): 1 for a row that counts, 0 for padding."
+        )
+    weights = jnp.asarray(weights, dtype)
+    if size is None:
+        return weights
+    total = jnp.sum(weights)
+    return weights * jnp.where(total > 0, size / jnp.where(total > 0, total, 1), 0)
+
+
+def weighted_sum(values: Array, weights: Array) -> Array:
+    """Sum over rows of weights·values, also where a padded row's value is not finite."""
+    column = weights.reshape((-1,) + (1,) * (values.ndim - 1))
+    return jnp.sum(column * jnp.where(column > 0, values, 0), axis=0)
+
+
+def split(prediction: Prediction) -> tuple[Array, Array | None]:
+    """Return the mean and the variance of a prediction; a sample has no variance."""
+    if isinstance(prediction, Normal):
+        value, variance = jnp.asarray(prediction.mean), jnp.asarray(prediction.variance)
+        variance = jnp.broadcast_to(variance.astype(value.dtype), value.shape)
+    else:
+        value, variance = jnp.asarray(prediction), None
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        raise TypeError(
+            f"the prediction has dtype {value.dtype}. Supported: floating numbers. Is the model "
+            "returning labels instead of its raw outputs?"
+        )
+    return value, variance
+
+
+def like_prediction(name: str, value: Array, targets: Any) -> Array:
+    """Check that targets have the prediction's very shape, and give them its dtype."""
+    if jnp.shape(targets) != value.shape:
+        hint = "Give both the same shape, rows first."
+        if value.ndim == jnp.ndim(targets) + 1 and value.shape[-1] == 1:
+            hint = "Use targets[:, None], or let the model drop its last axis."
+        elif jnp.ndim(targets) == value.ndim + 1 and jnp.shape(targets)[-1] == 1:
+            hint = "Use targets[:, 0], or let the model return a last axis of size 1."
+        raise ValueError(
+            f"{name}: the prediction has shape {value.shape} and the targets have shape "
+            f"{jnp.shape(targets)}; they would not be compared element by element. {hint}"
+        )
+    if value.ndim == 0:
+        raise ValueError(f"{name}: the prediction is a scalar. Its first axis must count rows.")
+    return jnp.asarray(targets).astype(value.dtype)
+
+
+def sum_outputs(values: Array) -> Array:
+    """Sum over everything but the rows."""
+    return jnp.sum(values, axis=tuple(range(1, values.ndim)))

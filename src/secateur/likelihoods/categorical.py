@@ -1,0 +1,98 @@
+"""The categorical likelihood: one of several classes, from their logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.tree_util import register_dataclass
+
+from secateur.likelihoods.base import Noise, Prediction, WithoutNoise, split, sum_outputs
+from secateur.likelihoods.gumbel import expected_logsumexp, log_expected_softmax
+
+
+@register_dataclass
+@dataclass(frozen=True, eq=False)
+class CategoricalLikelihood(WithoutNoise):
+    """Targets are class labels 0, 1, …; the model's outputs are their logits, on the last axis.
+
+        p(y_n | f_n) = softmax(f_n)_{y_n}
+
+    Predictions have shape (rows, classes), or with axes between, such as time or pixels; targets
+    are integers of that shape without the last axis. A label outside 0 … classes − 1 is an error
+    where it can be seen, and makes the row's value nan within `jit`, where it cannot.
+
+    Example:
+        >>> logits, labels = jnp.zeros((2, 4)), jnp.array([0, 3])
+        >>> CategoricalLikelihood().expected_log_likelihood(None, logits, labels).round(4)
+        Array([-1.3863, -1.3863], dtype=float...)
+    """
+
+    def expected_log_likelihood(
+        self, noise: Noise, prediction: Prediction, targets: Array
+    ) -> Array:
+        """Return E[f_y − ln Σ_j exp f_j], one value per row.
+
+        For a Normal prediction the expectation of the logarithm is one-dimensional, by the
+        Gumbel-max identity, with an error of 2e-4 nat at any variance; see
+        `secateur.likelihoods.gumbel`.
+        """
+        mean, variance = split(prediction)
+        targets = _checked_labels(mean, targets)
+        if variance is None:
+            log_sum = jax.nn.logsumexp(mean, axis=-1)
+        else:
+            log_sum = expected_logsumexp(mean, variance)
+        return sum_outputs(_pick(mean, targets) - log_sum)
+
+    def predictive_log_density(self, noise: Noise, prediction: Prediction, targets: Array) -> Array:
+        """Return ln E[softmax(f)_y], one value per row; to 1e-3 nat, also for unlikely labels."""
+        mean, variance = split(prediction)
+        targets = _checked_labels(mean, targets)
+        if variance is None:
+            return self.expected_log_likelihood(noise, mean, targets)
+        classes = mean.shape[-1]
+        flat = log_expected_softmax(
+            mean.reshape(-1, classes), variance.reshape(-1, classes), targets.reshape(-1)
+        )
+        valid = (targets >= 0) & (targets < classes)
+        return sum_outputs(jnp.where(valid, flat.reshape(targets.shape), jnp.nan))
+
+
+def _pick(values: Array, labels: Array) -> Array:
+    """Return each row's value at its label; nan for a label that does not exist."""
+    valid = (labels >= 0) & (labels < values.shape[-1])
+    picked = jnp.take_along_axis(values, jnp.where(valid, labels, 0)[..., None], axis=-1)[..., 0]
+    return jnp.where(valid, picked, jnp.nan)
+
+
+def _checked_labels(logits: Array, targets: Any) -> Array:
+    targets = jnp.asarray(targets)
+    if not jnp.issubdtype(targets.dtype, jnp.integer):
+        raise TypeError(
+            f"CategoricalLikelihood: the targets have dtype {targets.dtype}. Supported: integer "
+            "labels 0, 1, …; use jnp.argmax(targets, -1) if they are one-hot."
+        )
+    if logits.ndim < 2 or logits.shape[-1] < 2:
+        raise ValueError(
+            f"CategoricalLikelihood: the prediction has shape {logits.shape}. It needs shape "
+            "(rows, classes) with at least 2 classes; for one logit use BernoulliLikelihood."
+        )
+    if targets.shape != logits.shape[:-1]:
+        raise ValueError(
+            f"CategoricalLikelihood: the prediction has shape {logits.shape} and the targets have "
+            f"shape {targets.shape}. Targets need shape {logits.shape[:-1]}: one label in the "
+            "place of each set of logits."
+        )
+    if not isinstance(targets, jax.core.Tracer) and targets.size:
+        smallest, largest = int(targets.min()), int(targets.max())
+        if smallest < 0 or largest >= logits.shape[-1]:
+            raise ValueError(
+                f"CategoricalLikelihood: labels range from {smallest} to {largest} and the model "
+                f"has {logits.shape[-1]} classes, 0 to {logits.shape[-1] - 1}. Renumber the labels "
+                "or give the model as many outputs as there are classes."
+            )
+    return targets

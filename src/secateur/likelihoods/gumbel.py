@@ -1,0 +1,151 @@
+"""Softmax of independent Normal logits, made one-dimensional by the Gumbel-max identity.
+
+With independent standard Gumbel G_j,  argmax_j (x_j + G_j)  is class y with probability
+softmax(x)_y, and  max_j (x_j + G_j)  has mean  logsumexp(x) + γ_Euler.  For independent random x_j
+the distribution function of the maximum is a product, so that with the distribution function F_j
+and the density f_j of x_j + G_j
+
+    E[logsumexp(x)] = ∫ u d Π_j F_j(u) − γ_Euler      E[softmax(x)_y] = ∫ f_y(u) Π_{j≠y} F_j(u) du
+
+The Gumbel density is represented by eight Normals, so that F_j and f_j are closed for any variance,
+zero or huge, without any inner integral.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.scipy.special import erf, erfc
+
+from secateur.likelihoods.integrals import log_expectation_exp, saturating_expm1
+from secateur.special import safe_sqrt
+
+# Least squares on the distribution function, weighted towards the tail, with mean, variance and
+# E[exp(−G)] = 1 matched; the distribution function is then within 2.1e-4 everywhere.
+_WEIGHT = (0.0514393, 0.1976190, 0.2961440, 0.2518383, 0.1392242, 0.0513608, 0.0113920, 0.0009824)
+_MEAN = (-1.0408920, -0.4633359, 0.1720451, 0.9039022, 1.7713289, 2.8185446, 4.1027850, 5.7226214)
+_SCALE = (0.3932487, 0.4922657, 0.6173813, 0.7838049, 1.0096111, 1.3213053, 1.7675362, 2.4782762)
+
+# Nodes over u: enough that the eight Normals dominate the error up to 10 classes.
+_NODES = 21
+_PREDICTIVE_NODES = 97
+# Rows at a time where each takes much memory.
+_ROWS = 256
+
+
+@jax.custom_jvp
+def expected_logsumexp(mean: Array, variance: Array) -> Array:
+    """Return E[logsumexp(x)] over the last axis, for independent x_j ~ N(mean_j, variance_j).
+
+    Error, measured in tests/test_likelihoods.py against dense quadrature: at most 2e-4 nat for up
+    to 10 classes with variances up to 25; 3e-3, or that part of the largest deviation where it
+    exceeds 1, for up to 100 classes with variances up to 1e4. (A Fenton–Wilkinson sum is off by
+    0.3 nat at variance 1 and by 10 at 25, the Knowles–Minka bound by 0.03 and 7.)
+
+    The derivatives are those of the true expectation, by the same quadrature, also at variance 0:
+
+        ∂/∂mean_j = E[softmax(x)_j]          ∂/∂variance_j = ½ E[softmax(x)_j (1 − softmax(x)_j)]
+
+    Example:
+        >>> float(expected_logsumexp(jnp.zeros(2), jnp.ones(2)).round(3))
+        0.903
+    """
+    return _integrate(mean, variance)[0]
+
+
+@expected_logsumexp.defjvp
+def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    value, by_mean, by_variance = _integrate(*primals)
+    return value, jnp.sum(by_mean * tangents[0] + by_variance * tangents[1], axis=-1)
+
+
+def _integrate(mean: Array, variance: Array) -> tuple[Array, Array, Array]:
+    """Return the expectation and its derivatives, by quadrature over the maximum u."""
+    top = jnp.max(mean, axis=-1)
+    mean = mean - top[..., None]
+    u, width = _nodes(mean, variance, count=_NODES, reach=(3.5, 4.0), margin=(3.2, 12.0))
+    below = density = slope = jnp.zeros((), mean.dtype)
+    for weight, offset, deviation in zip(_WEIGHT, _MEAN, _SCALE, strict=True):
+        scale = jax.lax.rsqrt(variance + deviation**2)[None]
+        t = (u - mean[None] - offset) * scale
+        below += 0.5 * weight * (1 + erf(math.sqrt(0.5) * t))
+        bell = (weight / math.sqrt(2 * math.pi)) * scale * jnp.exp(-0.5 * jnp.square(t))
+        density += bell
+        slope += bell * t * scale
+    log_below = jnp.log(jnp.maximum(below, 1e-30))
+    others = width * jnp.exp(jnp.sum(log_below, axis=-1, keepdims=True) - log_below)
+    # The chance that the maximum is at u and is class j's; it sums to 1 but for rounding.
+    chance = others * density
+    total = jnp.sum(chance, axis=(0, -1))
+    return (
+        top + jnp.sum(u * chance, axis=(0, -1)) / total - np.euler_gamma,
+        jnp.sum(chance, axis=0) / total[..., None],
+        0.5 * jnp.sum(others * slope, axis=0) / total[..., None],
+    )
+
+
+def _nodes(
+    mean: Array,
+    variance: Array,
+    *,
+    count: int,
+    reach: tuple[float, float],
+    margin: tuple[float, float],
+) -> tuple[Array, Array]:
+    """Return values of the maximum and the intervals they stand for, on a new leading axis.
+
+    They range from where the maximum cannot be to where it cannot be, `reach` deviations of the
+    logits and the Gumbel's own `margin` away. What happens far above the lower end is the work of
+    logits that reach there from below it, hence wide: the intervals grow in proportion.
+    """
+    deviation = safe_sqrt(variance)
+    lowest = mean - reach[0] * deviation
+    low = jax.nn.logsumexp(lowest, axis=-1, keepdims=True)
+    rise = jnp.sum(jnp.exp(lowest - low) * deviation, axis=-1, keepdims=True) * reach[0] + margin[0]
+    low = low - margin[0]
+    highest = jnp.max(mean + reach[1] * deviation, axis=-1, keepdims=True)
+    high = jnp.maximum(highest, jax.nn.logsumexp(mean, axis=-1, keepdims=True)) + margin[1]
+    interval = jnp.log1p((high - low) / rise) / (count - 1)
+    counter = np.arange(float(count)).reshape((-1,) + (1,) * mean.ndim)
+    x = interval[None] * jnp.asarray(counter, mean.dtype)
+    nodes = low[None] + rise[None] * jnp.expm1(x), (interval * rise)[None] * jnp.exp(x)
+    return jax.lax.stop_gradient(nodes)
+
+
+def log_expected_softmax(mean: Array, variance: Array, label: Array) -> Array:
+    """Return ln E[softmax(x)_label] over the last axis, for independent Normal logits.
+
+    Only the other classes use the eight Normals; the density of the label's own x + G is exact, and
+    so a very unlikely label keeps its digits. Error at most 2e-4 nat for variances up to 25.
+
+    Args:
+        mean: means of the logits, shape (rows, classes).
+        variance: their variances, same shape.
+        label: integers of shape (rows,).
+    """
+    one_row = jax.checkpoint(lambda row: _log_expected_softmax_of_row(*row))
+    return jax.lax.map(one_row, (mean, variance, label), batch_size=min(_ROWS, max(1, len(mean))))
+
+
+def _log_expected_softmax_of_row(mean: Array, variance: Array, label: Array) -> Array:
+    mean = mean - jax.lax.stop_gradient(jnp.max(mean))
+    u, width = _nodes(mean, variance, count=_PREDICTIVE_NODES, reach=(8.0, 8.0), margin=(3.5, 20.0))
+    below = jnp.zeros((), mean.dtype)
+    for weight, offset, deviation in zip(_WEIGHT, _MEAN, _SCALE, strict=True):
+        scale = jax.lax.rsqrt(variance + deviation**2)[None]
+        below += 0.5 * weight * erfc(math.sqrt(0.5) * (mean[None] + offset - u) * scale)
+    log_below = jnp.log(jnp.maximum(below, jnp.finfo(mean.dtype).tiny))
+    own = jnp.arange(mean.shape[-1]) == label
+    others = jnp.sum(jnp.where(own[None], 0, log_below), axis=-1)
+    centre = mean[label] - u[:, 0]
+    # The Gumbel's density at u is exp(x − exp(x)) with x = −u.
+    log_density = log_expectation_exp(
+        lambda x: x - 1 - saturating_expm1(x),
+        centre,
+        jnp.broadcast_to(variance[label], centre.shape),
+    )
+    return jax.nn.logsumexp(log_density + others + jnp.log(width[:, 0]))

@@ -1,0 +1,73 @@
+"""The Poisson likelihood: counts, from the logarithm of their rate."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jax import Array
+from jax.tree_util import register_dataclass
+
+from secateur.likelihoods.base import (
+    Noise,
+    Prediction,
+    WithoutNoise,
+    like_prediction,
+    split,
+    sum_outputs,
+)
+from secateur.likelihoods.integrals import log_expectation_exp, saturating_expm1
+from secateur.special import _stirling_remainder
+
+
+@register_dataclass
+@dataclass(frozen=True, eq=False)
+class PoissonLikelihood(WithoutNoise):
+    """Targets are counts; the model's output is the logarithm of their rate.
+
+        p(y_n | f_n) = Π_m exp(f_nm)^y_nm exp(−exp(f_nm)) / y_nm!
+
+    Predictions and targets have one shape, rows first. Past the square root of the largest number
+    of the dtype (an exponent of 44 in float32) exp is continued by its tangent, so that a model
+    that starts absurdly far off has a finite free energy and a gradient that leads back.
+
+    Example:
+        >>> likelihood = PoissonLikelihood()
+        >>> log_rate, counts = jnp.zeros(1), jnp.array([0])
+        >>> likelihood.expected_log_likelihood(None, log_rate, counts).tolist()
+        [-1.0]
+    """
+
+    def expected_log_likelihood(
+        self, noise: Noise, prediction: Prediction, targets: Array
+    ) -> Array:
+        """Return Σ_m { y m − exp(m + v/2) − ln y! } for f ~ N(m, v), one value per row; exact."""
+        mean, variance = split(prediction)
+        targets = like_prediction("PoissonLikelihood", mean, targets)
+        half = jnp.zeros_like(mean) if variance is None else 0.5 * variance
+        return sum_outputs(_log_mass(mean, targets, half_variance=half))
+
+    def predictive_log_density(self, noise: Noise, prediction: Prediction, targets: Array) -> Array:
+        """Return ln E[p(y | f)], one value per row: Poisson–lognormal for a Normal prediction.
+
+        By one-dimensional quadrature, to 1e-6 nat for variances up to 100 and 1e-2 at 1e4.
+        """
+        mean, variance = split(prediction)
+        targets = like_prediction("PoissonLikelihood", mean, targets)
+        if variance is None:
+            return self.expected_log_likelihood(noise, mean, targets)
+        return sum_outputs(log_expectation_exp(lambda f: _log_mass(f, targets), mean, variance))
+
+
+def _log_mass(log_rate: Array, count: Array, *, half_variance: Array | float = 0.0) -> Array:
+    """Return y m − exp(m + v/2) − ln y!, from its value at the mode: large counts keep digits.
+
+    −y (e^(d + v/2) − 1 − d) + (y ln y − y − ln y!)  with  d = m − ln y
+    """
+    some = count > 0
+    positive = jnp.where(some, count, 1)
+    excess = log_rate - jnp.log(positive)
+    shifted = positive * (saturating_expm1(excess + half_variance) - excess)
+    at_mode = -0.5 * (math.log(2 * math.pi) + jnp.log(positive)) - _stirling_remainder(positive)
+    return jnp.where(some, at_mode - shifted, -1 - saturating_expm1(log_rate + half_variance))
