@@ -79,7 +79,10 @@ def main() -> None:
     timed(moments, beliefs, x)
     figures: dict[str, list[float]] = {}
     for _ in range(options.repeats):
-        for name, build, args in (("plain", plain, (params, x)), ("moments", moments, (beliefs, x))):
+        for name, build, args in (
+            ("plain", plain, (params, x)),
+            ("moments", moments, (beliefs, x)),
+        ):
             trace, compile_, compiled = timed(build, *args)
             for key, value in (
                 ("trace", trace),

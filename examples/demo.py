@@ -16,8 +16,8 @@ from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
 
 import secateur as sc
-from secateur.beliefs import believe, complexity, count, cut, priors, ravel
-from secateur.free_energy import FreeEnergy, accuracy
+from secateur.beliefs import ravel
+from secateur.free_energy import accuracy
 
 SEED, HIDDEN = 0, 20
 STEPS, REPORTS, LEARNING_RATE = 1500, 15, 0.02
@@ -63,8 +63,8 @@ def free_energy(beliefs, prior, data):
     x, y = data
     prediction = forward(None, beliefs, x)
     noise = likelihood.update_noise(prediction, y)
-    return FreeEnergy(
-        complexity_weights=complexity(beliefs, prior),
+    return sc.FreeEnergy(
+        complexity_weights=sc.complexity(beliefs, prior),
         complexity_noise=likelihood.noise_complexity(noise),
         accuracy=accuracy(likelihood, noise, prediction, y),
     )
@@ -114,20 +114,20 @@ def show_progress(runs):
 def main():
     """Train, score, prune, compare."""
     data, (x_new, y_new), unit = load()
-    beliefs = believe(initial_params(jax.random.key(SEED), data[0].shape[1]), variance=0.01)
-    prior = priors(beliefs, sc.Normal(0.0, 1.0))
-    console.print(f"Training {count(beliefs).live} weights on {len(data[1])} patients.")
+    beliefs = sc.believe(initial_params(jax.random.key(SEED), data[0].shape[1]), variance=0.01)
+    prior = sc.priors(beliefs, sc.Normal(0.0, 1.0))
+    console.print(f"Training {sc.count(beliefs).live} weights on {len(data[1])} patients.")
     beliefs, full = show_progress(train(beliefs, prior, data))
 
     scores = sc.prune_scores(beliefs, prior)  # delta_f of each weight; no data needed
-    pruned = cut(beliefs, jax.tree.map(lambda delta_f: delta_f > 0, scores))
+    pruned = sc.cut(beliefs, jax.tree.map(lambda delta_f: delta_f > 0, scores))
     reduced = free_energy(pruned, prior, data)
     estimated = sum(jnp.where(s <= 0, s, 0).sum() for s in jax.tree.leaves(scores))
 
     def error(beliefs):
         return unit * jnp.sqrt(jnp.mean((forward(None, beliefs, x_new).mean - y_new) ** 2))
 
-    before, after = count(beliefs).live, count(pruned).live
+    before, after = sc.count(beliefs).live, sc.count(pruned).live
     table = Table(title=f"delta_f ≤ 0 for {before - after} of {before} weights: set to exactly 0")
     for heading in ("", "trained", "pruned", "change", "estimated"):
         table.add_column(heading, justify="right" if heading else "left")
@@ -141,7 +141,7 @@ def main():
     console.print(table)
     console.print(
         "Lower free energy is better. The estimate adds up the scores of single weights; the "
-        "change is that of removing them all, before any retraining. The error is the root mean square."
+        "change is that of removing all of them, without retraining. The error is root-mean-square."
     )
 
 

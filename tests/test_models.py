@@ -14,7 +14,7 @@ figures in a table at the end of the module.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from statistics import NormalDist
@@ -41,6 +41,9 @@ from model_zoo import (
 
 MEAN_TOLERANCE = 0.1  # of an output standard deviation
 SD_TOLERANCE = 0.2
+
+# Recurrent models that the zoo also has in a form with new weights in every step.
+REDRAWN = ("hand GRU-16 state", "equinox GRUCell scan", "equinox LSTMCell scan")
 
 # Each program runs for milliseconds and compiles for seconds: what saves time is compiling less.
 quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
@@ -108,17 +111,17 @@ class Subject:
         return np.concatenate([np.asarray(run(k, arrays), np.float64) for k in keys])
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
+def parameters(cases: Iterable[Case]) -> list:
+    """Test parameters; the recurrent models take longest to compile."""
+    return [
         pytest.param(
-            case,
-            id=case.name.replace(" ", "-"),
-            marks=[pytest.mark.slow] if case.recurrent else [],
+            case, id=case.name.replace(" ", "-"), marks=[pytest.mark.slow] if case.recurrent else []
         )
-        for case in CASES
-    ],
-)
+        for case in cases
+    ]
+
+
+@pytest.fixture(scope="module", params=parameters(CASES))
 def subject(request: pytest.FixtureRequest) -> Subject:
     return Subject(request.param, request.param.build())
 
@@ -261,6 +264,11 @@ def test_samples_agree_with_monte_carlo(subject: Subject, how: str, table: list[
         check_close(label, table, ours.mean, ours.variance, truth, sd_tolerance=tolerance)
 
 
+@pytest.mark.parametrize(
+    "subject",
+    parameters(c for c in CASES if c.name in REDRAWN),
+    indirect=True,
+)
 def test_local_draws_new_weights_in_every_step(subject: Subject, table: list[str]) -> None:
     """Oracle: Monte Carlo of the same model with independent weights in each step.
 
@@ -268,8 +276,7 @@ def test_local_draws_new_weights_in_every_step(subject: Subject, table: list[str
     whether the weights are drawn or the units: the two have the same law.
     """
     model = subject.model
-    if model.redrawn is None:
-        pytest.skip("no form with new weights in every step")
+    assert model.redrawn is not None
     stack = partial(jax.tree.map, lambda a: jnp.stack([a] * STEPS))
     redrawn = Model(model.redrawn, stack(model.params), model.x)
     truth = monte_carlo(redrawn, stack(subject.variances), subject.case.samples, seed=1)

@@ -152,7 +152,9 @@ def test_a_residual_connection_keeps_the_covariance_of_its_branches():
     w = jnp.asarray([[0.9, 0.1], [-0.1, 0.8]])
     f = lambda x, _: x + jnp.tanh(x @ w)  # noqa: E731
     result = sc.propagate(f, "moments")(None, x, None)
-    draws = jax.vmap(sc.propagate(f, "global"), (0, None, None))(jax.random.split(KEY, 50_000), x, None)
+    draws = jax.vmap(sc.propagate(f, "global"), (0, None, None))(
+        jax.random.split(KEY, 50_000), x, None
+    )
     np.testing.assert_allclose(np.sqrt(result.variance), draws.std(0), rtol=0.05)
 
 
@@ -176,7 +178,9 @@ def test_jit_vmap_and_grad_outside():
     flat, unravel = ravel_pytree(beliefs)
     direction = jax.random.normal(KEY, flat.shape) * jnp.where(flat == 0.01, 0.001, 1.0)
     h = 1e-4
-    numeric = (total(unravel(flat + h * direction)) - total(unravel(flat - h * direction))) / (2 * h)
+    numeric = (total(unravel(flat + h * direction)) - total(unravel(flat - h * direction))) / (
+        2 * h
+    )
     exact = jnp.vdot(ravel_pytree(gradient)[0], direction)
     np.testing.assert_allclose(exact, numeric, rtol=1e-5)
 
@@ -248,8 +252,8 @@ def test_constant_arrays_and_closed_over_tracers():
 
 
 def test_non_array_leaves_pass_through():
-    beliefs = {"w": sc.Normal(jnp.ones(2), jnp.ones(2)), "act": jnp.tanh, "n": 3, "ids": jnp.arange(2),
-               "none": None, "name": "layer"}  # fmt: skip
+    beliefs = {"w": sc.Normal(jnp.ones(2), jnp.ones(2)), "act": jnp.tanh, "n": 3,
+               "ids": jnp.arange(2), "none": None, "name": "layer"}  # fmt: skip
 
     def f(p, x):
         assert p["n"] == 3
@@ -295,9 +299,7 @@ def test_values_and_gradients_are_finite_in_float32(model, variance, how):
     else:
         f, params, x = gru, gru_params(units=4, dtype=jnp.float32), jnp.ones((2, 5, 1), "f4")
     prune = lambda m: m.at[..., ::2].set(0.0)  # noqa: E731
-    beliefs = jax.tree.map(
-        lambda m: sc.Normal(prune(m), prune(jnp.full_like(m, variance))), params
-    )
+    beliefs = jax.tree.map(lambda m: sc.Normal(prune(m), prune(jnp.full_like(m, variance))), params)
 
     def total(beliefs):
         result = sc.propagate(f, how)(KEY, beliefs, x)

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from rule_cases import CASES
 
 import secateur as sc
+from rule_cases import CASES
 from secateur.propagation import elementwise, loops
 from secateur.propagation.rules import RULES
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.integrate import quad_vec
 
 import secateur as sc
 
@@ -42,37 +41,48 @@ MEANS = (-10.0, -6.0, -3.0, -1.0, -0.2, 0.0, 0.5, 2.0, 6.0, 10.0)
 VARIANCES = (1e-8, 1e-5, 1e-3, 0.03, 0.3, 1.0, 5.0, 20.0, 100.0)
 
 
-def adaptive_moments(f, mean: float, variance: float, kinks) -> tuple[float, float]:
-    """Oracle: scipy's adaptive quadrature of f − f(mean) and of its square, in float64."""
-    sd = np.sqrt(variance)
-    places = [(k - mean) / sd for k in (*kinks, 0.0)]
-    points = [z for z in (-8.0, -4.0, 0.0, 4.0, 8.0, *places) if abs(z) < 16.0]
+def panel_moments(f, mean, variance, kinks, panels: int) -> tuple[np.ndarray, np.ndarray]:
+    """Gauss–Legendre in panels that end at the kinks and crowd around the origin and the mean."""
+    sd = np.sqrt(variance)[:, None]
+    base = np.linspace(-30.0, 30.0, panels)
+    around = np.concatenate(
+        [-np.geomspace(1e-3, 30.0, panels)[::-1], np.geomspace(1e-3, 30.0, panels)]
+    )
+    places = [(np.asarray([*kinks, 0.0]) - mean[:, None]) / sd, (around - mean[:, None]) / sd]
+    edges = np.concatenate([np.broadcast_to(base, (len(mean), panels)), *places], axis=1)
+    edges = np.sort(np.clip(edges, -30.0, 30.0), axis=1)
+    u, w = np.polynomial.legendre.leggauss(12)
+    left, width = edges[:, :-1, None], np.diff(edges, axis=1)[:, :, None]
+    z = (left + width * 0.5 * (u + 1.0)).reshape(len(mean), -1)
+    weight = (width * 0.5 * w).reshape(len(mean), -1) * np.exp(-0.5 * z * z) / np.sqrt(2.0 * np.pi)
+    difference = f(mean[:, None] + sd * z) - f(mean)[:, None]
+    first = (weight * difference).sum(1)
+    return f(mean) + first, (weight * difference**2).sum(1) - first**2
 
-    def moment(power: int) -> float:
-        def integrand(z):
-            return (f(mean + sd * z) - f(mean)) ** power * np.exp(-0.5 * z * z)
 
-        total = quad_vec(integrand, -16.0, 16.0, epsabs=0.0, epsrel=1e-10, points=points)[0]
-        return total / np.sqrt(2.0 * np.pi)
-
-    first, second = moment(1), moment(2)
-    return f(mean) + first, second - first * first
+def adaptive_moments(f, mean, variance, kinks) -> tuple[np.ndarray, np.ndarray]:
+    """Oracle: quadrature in float64, refined until two levels agree (or rounding is reached)."""
+    panels = 60
+    m, v = panel_moments(f, mean, variance, kinks, panels)
+    while panels < 1000:
+        panels *= 2
+        finer_m, finer_v = panel_moments(f, mean, variance, kinks, panels)
+        sd = np.sqrt(np.maximum(finer_v, 0.0))
+        rounding = 1e-15 * np.abs(finer_m) + 1e-300
+        change = np.abs(finer_m - m) + np.abs(np.sqrt(np.maximum(v, 0.0)) - sd)
+        m, v = finer_m, finer_v
+        if np.all(change <= 1e-8 * sd + rounding):
+            break
+    return m, np.sqrt(np.maximum(v, 0.0))
 
 
 @pytest.fixture(scope="module", params=FUNCTIONS, ids=str)
 def oracle(request):
     function, kinks = FUNCTIONS[request.param]
     compiled = jax.jit(function)
-
-    def f(x):
-        return float(compiled(x))
-
-    grid = [(m, v) for m in MEANS for v in VARIANCES]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # saturated points reach rounding before the tolerance
-        moments = np.array([adaptive_moments(f, m, v, kinks) for m, v in grid])
-    m, v = np.array(grid).T
-    return request.param, function, m, v, moments[:, 0], np.sqrt(np.maximum(moments[:, 1], 0.0))
+    m, v = np.array([(m, v) for m in MEANS for v in VARIANCES]).T
+    mean, sd = adaptive_moments(lambda x: np.asarray(compiled(x)), m, v, kinks)
+    return request.param, function, m, v, mean, sd
 
 
 def own_rounding(function, m, v, dtype) -> np.ndarray:
@@ -101,7 +111,7 @@ def test_moments_agree_with_adaptive_quadrature(oracle, dtype):
     got_sd = np.sqrt(np.asarray(result.variance, np.float64))
     tolerance = 1e-3 if dtype is np.float32 or name in KINKED else 1e-6
     # Where the standard deviation (or its square) does not fit the type there is nothing to say.
-    largest, smallest = np.sqrt(np.finfo(dtype).max) / 10, np.sqrt(np.finfo(dtype).tiny) * 1e4
+    largest, smallest = np.sqrt(np.finfo(dtype).max) / 10, 1e-15
     fits = (sd < largest) & (np.abs(mean) < largest**1.5)
     rounding = own_rounding(function, m, v, dtype) + own + smallest
     allowed = tolerance * sd + rounding
@@ -136,22 +146,22 @@ def test_gradients_agree_with_finite_differences(name):
 def test_finite_in_float32_at_the_edges(name):
     function, _ = FUNCTIONS[name]
     means = jnp.asarray([0.0, 0.0, 0.0, 0.0, 1e-4, -3.0, 3.0, 10.0, -10.0, 40.0, -40.0, 1e4], "f4")
-    for variance in (0.0, 1e-38, 1e-30, 1e-20, 1e-12, 1e-8, 1e-4, 1.0, 1e2, 1e6, 1e10):
+    forward = sc.propagate(lambda x, _: function(x), "moments")
+
+    @jax.jit
+    @partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
+    def run(m, v):
+        result = forward(None, sc.Normal(m, v), None)
+        return jnp.sum(jnp.tanh(result.mean * 1e-10) + jnp.tanh(result.variance * 1e-20)), result
+
+    for variance in (0.0, 1e-38, 1e-20, 1e-12, 1e-8, 1.0, 1e6, 1e10):
         variances = jnp.full_like(means, variance)
-
-        def total(m, v):
-            result = sc.propagate(lambda x, _: function(x), "moments")(None, sc.Normal(m, v), None)
-            scaled = jnp.tanh(result.mean * 1e-10) + jnp.tanh(result.variance * 1e-20)
-            return jnp.sum(scaled), result
-
-        (_, result), gradient = jax.jit(
-            jax.value_and_grad(total, argnums=(0, 1), has_aux=True)
-        )(means, variances)
+        (_, result), gradient = run(means, variances)
         for leaf in jax.tree.leaves((result, gradient)):
             assert np.isfinite(leaf).all(), (variance, leaf)
         if variance == 0.0:
             if name != "exp":  # saturates below the largest finite number
-                np.testing.assert_allclose(result.mean, function(means), rtol=1e-5)
+                np.testing.assert_allclose(result.mean, function(means), rtol=1e-5, atol=1e-30)
             np.testing.assert_array_equal(result.variance, 0.0)
 
 

@@ -11,6 +11,7 @@ function's own standard deviation for means in [−10, 10] and variances in [1e-
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -59,14 +60,19 @@ def _sinh_cosh(u: Array) -> tuple[Array, Array]:
     return 0.5 * (grown - shrunk), 0.5 * (grown + shrunk)
 
 
+def unit_legendre(count: int, like: Array) -> tuple[Array, Array]:
+    """Gauss–Legendre nodes and weights on [0, 1], on a leading axis before those of ``like``."""
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    column = (-1,) + (1,) * like.ndim
+    u = jnp.asarray(0.5 * (nodes + 1.0), like.dtype).reshape(column)
+    return u, jnp.asarray(0.5 * weights, like.dtype).reshape(column)
+
+
 def _pieced_nodes(mean: Array, deviation: Array, kinks: Sequence[float]) -> tuple[Array, Array]:
     """Nodes and weights that never straddle a kink."""
     count, reach = _settings(mean.dtype, kinked=True)
     spread = jnp.minimum(_BEND_WIDTH / deviation, 100.0)
-    u, w = np.polynomial.legendre.leggauss(count)
-    column = (-1,) + (1,) * mean.ndim
-    u = (0.5 * (u + 1.0)).reshape(column).astype(mean.dtype)
-    w = (0.5 * w).reshape(column).astype(mean.dtype)
+    u, w = unit_legendre(count, mean)
     edges = [jnp.clip((k - mean) / deviation, -reach, reach)[None] for k in sorted(kinks)]
     spread = spread[None]
     z, weight = [], []
@@ -76,7 +82,7 @@ def _pieced_nodes(mean: Array, deviation: Array, kinks: Sequence[float]) -> tupl
         sinh, cosh = _sinh_cosh(u * length)
         z.append(edge + side * spread * sinh)
         weight.append(w * length * spread * cosh)
-    for left, right in zip(edges, edges[1:], strict=False):
+    for left, right in itertools.pairwise(edges):
         z.append(left + (right - left) * u)
         weight.append(w * (right - left))
     nodes = jnp.concatenate(z)

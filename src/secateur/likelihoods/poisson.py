@@ -46,7 +46,7 @@ class PoissonLikelihood(WithoutNoise):
         mean, variance = split(prediction)
         targets = like_prediction("PoissonLikelihood", mean, targets)
         half = jnp.zeros_like(mean) if variance is None else 0.5 * variance
-        return sum_outputs(_log_mass(mean, targets, half_variance=half))
+        return sum_outputs(_at_best(targets) - _shortfall(mean, targets, half_variance=half))
 
     def predictive_log_density(self, noise: Noise, prediction: Prediction, targets: Array) -> Array:
         """Return ln E[p(y | f)], one value per row: Poisson–lognormal for a Normal prediction.
@@ -57,17 +57,25 @@ class PoissonLikelihood(WithoutNoise):
         targets = like_prediction("PoissonLikelihood", mean, targets)
         if variance is None:
             return self.expected_log_likelihood(noise, mean, targets)
-        return sum_outputs(log_expectation_exp(lambda f: _log_mass(f, targets), mean, variance))
+        spread = log_expectation_exp(lambda f: -_shortfall(f, targets), mean, variance)
+        return sum_outputs(_at_best(targets) + spread)
 
 
-def _log_mass(log_rate: Array, count: Array, *, half_variance: Array | float = 0.0) -> Array:
-    """Return y m − exp(m + v/2) − ln y!, from its value at the mode: large counts keep digits.
+def _at_best(count: Array) -> Array:
+    """Return y ln y − y − ln y!, the log-mass at the best rate, by Stirling's series."""
+    some = count > 0
+    positive = jnp.where(some, count, 1)
+    value = -0.5 * (math.log(2 * math.pi) + jnp.log(positive)) - _stirling_remainder(positive)
+    return jnp.where(some, value, 0)
 
-    −y (e^(d + v/2) − 1 − d) + (y ln y − y − ln y!)  with  d = m − ln y
+
+def _shortfall(log_rate: Array, count: Array, *, half_variance: Array | float = 0.0) -> Array:
+    """Return exp(m + v/2) − y m − (y − y ln y) ≥ 0, by how much the log-mass is below its best.
+
+    y (e^(d + v/2) − 1 − d)  with  d = m − ln y:  large counts keep their digits.
     """
     some = count > 0
     positive = jnp.where(some, count, 1)
     excess = log_rate - jnp.log(positive)
-    shifted = positive * (saturating_expm1(excess + half_variance) - excess)
-    at_mode = -0.5 * (math.log(2 * math.pi) + jnp.log(positive)) - _stirling_remainder(positive)
-    return jnp.where(some, at_mode - shifted, -1 - saturating_expm1(log_rate + half_variance))
+    with_counts = positive * (saturating_expm1(excess + half_variance) - excess)
+    return jnp.where(some, with_counts, 1 + saturating_expm1(log_rate + half_variance))

@@ -41,7 +41,9 @@ class Coverage:
             table.append((str(number), *cells))
         widths = [max(len(line[i]) for line in table) for i in range(len(header) - 1)]
         lines = [
-            "  ".join([*(c.ljust(w) for c, w in zip(line, widths, strict=False)), line[-1]]).rstrip()
+            "  ".join(
+                [*(c.ljust(w) for c, w in zip(line, widths, strict=False)), line[-1]]
+            ).rstrip()
             for line in table
         ]
         lines.insert(1, "─" * max(map(len, lines)))

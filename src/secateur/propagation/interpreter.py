@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,8 @@ from secateur.propagation.program import (
     restrict,
     shared_slots,
     split_affine,
-    univariate_group,
     uniform_value,
+    univariate_group,
 )
 from secateur.propagation.rules import RULES
 from secateur.propagation.rules.registry import Call
@@ -218,7 +218,8 @@ class Walk:
 
     def collapse(self, node: Node, operands: list[Any], rule: Any) -> list[Any]:
         """Sample operands of a nonlinear equation, activations before weights, until it is linear
-        in what is left."""
+        in what is left.
+        """
         operands = list(operands)
         uncertain = [i for i, o in enumerate(operands) if isinstance(o, Uncertain)]
         weights_last = sorted(uncertain, key=lambda i: not operands[i].entangled)
@@ -239,7 +240,7 @@ class Walk:
             shape = node.outputs[0].shape
             self.ledger.append(Row(operation, rule, exactness, remark, node.where, shape))
 
-    def no_rule(self, node: Node, what: str = "an uncertain operand") -> None:
+    def no_rule(self, node: Node, what: str = "an uncertain operand") -> NoReturn:
         supported = ""
         if node.name in RULES:
             supported = " Supported: certain ones."
@@ -253,7 +254,7 @@ class Walk:
     # --- patterns ---------------------------------------------------------------------------------
 
     def is_softmax_shift(self, node: Node) -> bool:
-        """Whether a maximum is only subtracted, gradient stopped, from what it is the maximum of."""
+        """Whether a maximum is only subtracted, gradient stopped, from its own operand."""
         origin = node.inputs[0]
         frontier = [node.outputs[0]]
         stopped: set[Slot] = set()
@@ -300,14 +301,23 @@ class Walk:
         y = self.value(atom)
         size = jnp.maximum(y.mean, jnp.finfo(y.mean.dtype).tiny ** 0.25)
         spread = jnp.log1p(y.variance / (size * size))
-        return replace(y, mean=jnp.log(size) - 0.5 * spread, variance=spread, loads={}, neighbours=None)
+        return replace(
+            y, mean=jnp.log(size) - 0.5 * spread, variance=spread, loads={}, neighbours=None
+        )
 
 
-_HARMLESS_TO_A_SHIFT = {"stop_gradient", "broadcast_in_dim", "reshape", "max", "expand_dims", "copy"}
+_HARMLESS_TO_A_SHIFT = {
+    "stop_gradient",
+    "broadcast_in_dim",
+    "reshape",
+    "max",
+    "expand_dims",
+    "copy",
+}
 
 
 def _is_floating(node: Node) -> bool:
-    return jnp.issubdtype(node.outputs[0].dtype, jnp.floating)
+    return bool(jnp.issubdtype(np.dtype(node.outputs[0].dtype), jnp.floating))
 
 
 def _label(group: Group) -> str:

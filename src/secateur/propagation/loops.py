@@ -25,7 +25,8 @@ def _pack(value: Any) -> Packed:
 def _unpack(packed: Packed, ancestors: frozenset[int]) -> Any:
     if len(packed) == 1:
         return packed[0]
-    return interpreter.entangle(Uncertain(*packed, ancestors=ancestors))
+    mean, variance = packed
+    return interpreter.entangle(Uncertain(mean, variance, ancestors=ancestors))
 
 
 def _ancestors(operands: list[Any]) -> frozenset[int]:
@@ -164,14 +165,14 @@ def while_loop(walk: Any, node: Node, operands: list[Any]) -> list[Any]:
 
     flags = _flags(init)
     for _ in range(len(init) + 1):
+        found: list[bool] = []
 
-        def probe(packed, flags=flags):
+        def probe(packed, flags=flags, found=found):
             values = [_unpack(v, ancestors) for v in packed]
             after = run("body_jaxpr", [*body_consts, *values], loop_key, None)
             found.extend(a or b for a, b in zip(flags, _flags(after), strict=True))
             return ()
 
-        found: list[bool] = []
         jax.eval_shape(probe, [_pack(v) for v in _promote(init, flags)])
         if found == flags:
             break
@@ -218,13 +219,13 @@ def cond(walk: Any, node: Node, operands: list[Any]) -> list[Any]:
     branches = node.eqn.params["branches"]
     flags = [False] * len(node.outputs)
     for branch in branches:
+        found: list[bool] = []
 
-        def probe(packed, branch=branch):
+        def probe(packed, branch=branch, found=found):
             values = [_unpack(v, ancestors) for v in packed]
             found.extend(_flags(walked(branch, values, None)))
             return ()
 
-        found: list[bool] = []
         jax.eval_shape(probe, packed)
         flags = [a or b for a, b in zip(flags, found, strict=True)]
 

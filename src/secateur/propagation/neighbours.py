@@ -49,11 +49,16 @@ def spread(
     return result
 
 
-def scaled(neighbours: Neighbours | None, slope: Array) -> Neighbours | None:
-    """An elementwise function, to first order."""
+def scaled(neighbours: Neighbours | None, slope: Callable[[], Array]) -> Neighbours | None:
+    """Of an elementwise function with E[f'] = ``slope()``, to first order."""
     if neighbours is None:
         return None
-    return lambda shift: slope * shifted(slope, shift) * neighbours(shift)
+
+    def result(shift: Shift) -> Array:
+        factor = slope()
+        return factor * shifted(factor, shift) * neighbours(shift)
+
+    return result
 
 
 def added(x: Any, y: Any) -> Neighbours | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ def constant(value: float) -> Pieces:
 def _inner_points(breaks: tuple[float, ...]) -> list[float]:
     if not breaks:
         return [0.0]
-    middle = [0.5 * (a + b) for a, b in zip(breaks, breaks[1:], strict=False)]
+    middle = [0.5 * (a + b) for a, b in itertools.pairwise(breaks)]
     return [breaks[0] - 1.0, *middle, breaks[-1] + 1.0]
 
 
@@ -195,7 +196,9 @@ def moments(pieces: Pieces, mean: Array, variance: Array) -> tuple[Array, Array,
             if product is not None:
                 second = second + (product if y is x else 2.0 * product)
     value = slope * mean + offset
-    return value + sigma * first, variance * jnp.maximum(second, 0.0), tilt
+    # Below the floor the beliefs are certain: exactly the plain function, as for pruned weights.
+    excess = jnp.where(variance > floor, sigma * first, 0.0)
+    return value + excess, variance * jnp.maximum(second, 0.0), tilt
 
 
 def _product_of_terms(x: tuple, y: tuple) -> Array | None:

@@ -142,9 +142,7 @@ class Group:
     result: Slot
 
 
-def univariate_group(
-    node: Node, groups: dict[Slot, Group], is_uncertain
-) -> Group | None:
+def univariate_group(node: Node, groups: dict[Slot, Group], is_uncertain) -> Group | None:
     """The group that ``node`` extends, or None where it is no function of one value only.
 
     Args:

@@ -85,7 +85,9 @@ class Recurrence:
         return Recurrence(
             self.load_keys,
             self.products,
-            loads=[dict(zip(k, a, strict=True)) for k, a in zip(self.load_keys, loads, strict=True)],
+            loads=[
+                dict(zip(k, a, strict=True)) for k, a in zip(self.load_keys, loads, strict=True)
+            ],
             before=dict(zip(self.products, products, strict=True)),
         )
 
@@ -113,7 +115,7 @@ class Recurrence:
     def closed(self, carried: Sequence[Any]) -> Recurrence:
         """The structure that a step has made."""
         keys = [{k: _struct(a) for k, a in self._next_loads(v).items()} for v in carried]
-        return Recurrence(keys, {i: tuple(map(_struct, v)) for i, v in self.after.items()})
+        return Recurrence(keys, {i: (_struct(s), _struct(d)) for i, (s, d) in self.after.items()})
 
     def merged(self, other: Recurrence, *, grow: bool) -> Recurrence:
         if not grow:  # a layout that changes in every step never settles: leave those sources out
@@ -122,10 +124,9 @@ class Recurrence:
         return Recurrence(keys, {**self.products, **other.products})
 
     def same(self, other: Recurrence) -> bool:
-        return (
-            [set(k) for k in self.load_keys] == [set(k) for k in other.load_keys]
-            and self.products.keys() == other.products.keys()
-        )
+        return [set(k) for k in self.load_keys] == [
+            set(k) for k in other.load_keys
+        ] and self.products.keys() == other.products.keys()
 
     def collected(self, step: Recurrence, carried: Sequence[Any]) -> tuple:
         """The arrays of this structure at the end of a step."""
@@ -181,9 +182,7 @@ class Recurrence:
             result.append(value)
         return result
 
-    def follow(
-        self, key: Key, move: Callable[[Array], list[Array]], names: Sequence[Key]
-    ) -> None:
+    def follow(self, key: Key, move: Callable[[Array], list[Array]], names: Sequence[Key]) -> None:
         """Keep the notes of a source in step with a rearrangement of a value that depends on it."""
         if key in self.kept:
             for name, array in zip(names, move(self.kept[key]), strict=True):

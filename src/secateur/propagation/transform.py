@@ -64,8 +64,7 @@ def propagate(f: Callable, how: str) -> Callable:
     def forward(key: Array | None, beliefs: Any, *args: Any) -> Any:
         if how == "global":
             return f(*_sample_leaves(key, (beliefs, *args)))
-        outputs = walk_function(f, how, key, (beliefs, *args))
-        return outputs
+        return walk_function(f, how, key, (beliefs, *args))
 
     forward.__name__ = f"{how}_{getattr(f, '__name__', 'model')}"
     return forward
@@ -73,11 +72,11 @@ def propagate(f: Callable, how: str) -> Callable:
 
 def _sample_leaves(key: Array | None, tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_normal)
-    if key is None and any(map(is_normal, leaves)):
-        raise ValueError('propagate(f, "global") needs a key: call forward(key, beliefs, …).')
     sampled = []
     for number, leaf in enumerate(leaves):
         if is_normal(leaf):
+            if key is None:
+                raise ValueError('propagate(f, "global") needs a key: forward(key, beliefs, …).')
             mean, variance = jnp.broadcast_arrays(leaf.mean, leaf.variance)
             noise = jax.random.normal(jax.random.fold_in(key, number), mean.shape, mean.dtype)
             leaf = mean + deviation(variance) * noise

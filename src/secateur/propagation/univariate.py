@@ -55,20 +55,18 @@ def analyse(group: Group) -> tuple[piecewise.Pieces | None, tuple[float, ...], b
                 operands.append(None if number is None else piecewise.constant(number))
         out = node.outputs[0]
         kind = np.dtype(out.dtype).kind
-        pieces[out] = (
-            None if any(p is None for p in operands) else piecewise.apply(node.name, operands, kind)
-        )
-        if pieces[out] is not None:
+        given = [p for p in operands if p is not None]
+        made = piecewise.apply(node.name, given, kind) if len(given) == len(operands) else None
+        pieces[out] = made
+        if made is not None:
             if not node.smooth:
-                kinks.update(b for b in pieces[out].breaks if np.isfinite(b))
+                kinks.update(b for b in made.breaks if np.isfinite(b))
         elif node.name in ("max", "min", "abs", "sign", "clamp", *piecewise._COMPARE):
             known = known and node.smooth
     return pieces[group.result], tuple(sorted(kinks)), known
 
 
-def moments(
-    group: Group, mean: Array, variance: Array, read: Callable[[Any], Any]
-) -> Result:
+def moments(group: Group, mean: Array, variance: Array, read: Callable[[Any], Any]) -> Result:
     """Moments of a whole group of elementwise equations as one function of its root."""
     closed = _closed_form(group, mean, variance, read)
     if closed is not None:
@@ -108,9 +106,7 @@ def _needs_positive(group: Group) -> bool:
         uncertain = [a in direct for a in node.inputs]
         if any(uncertain) and elementwise.needs_positive(node.eqn, uncertain):
             return True
-        if any(uncertain) and (
-            node.name == "max" or elementwise.is_affine(node.eqn, uncertain)
-        ):
+        if any(uncertain) and (node.name == "max" or elementwise.is_affine(node.eqn, uncertain)):
             direct.add(node.outputs[0])
     return False
 
@@ -118,7 +114,7 @@ def _needs_positive(group: Group) -> bool:
 def _log_normal(function: Callable, group: Group, mean: Array, variance: Array) -> Result:
     """Moments through a log-normal with the same two moments: a Gaussian would reach below 0.
 
-        y = ±exp(t),   t ~ N(ln|m| − s²/2, s²),   s² = ln(1 + v/m²)
+    y = ±exp(t),   t ~ N(ln|m| − s²/2, s²),   s² = ln(1 + v/m²)
     """
     shift = 1.0 if group.nodes[0].name == "log1p" else 0.0
 
@@ -190,9 +186,9 @@ def _exponential(mean: Array, variance: Array, minus: float) -> Result:
     first = jnp.exp(exponent)
     # Var = expm1(v)·e^{2m+v} = (1 − e^{−v})·e^{2(m+v)}: the first for small v, where it is precise
     # and has its derivative at 0; the second, in logarithms, where the factors would overflow.
-    narrow = jnp.minimum(variance, 1.0)
+    narrow = jnp.where(variance < 1.0, variance, 1.0)
     small = jnp.expm1(narrow) * jnp.exp(jnp.minimum(2.0 * mean + narrow, largest - 1.0))
-    wide = jnp.maximum(variance, 1.0)
+    wide = jnp.where(variance < 1.0, 1.0, variance)
     large = jnp.exp(jnp.minimum(2.0 * (mean + wide) + jnp.log(-jnp.expm1(-wide)), largest))
     second = jnp.where(variance < 1.0, small, large)
     value = jnp.expm1(exponent) if minus else first

@@ -47,14 +47,16 @@ class Uncertain:
 
     def with_moments(self, mean: Array, variance: Array, slope: Callable[[], Array]) -> Uncertain:
         """An elementwise function of this value; ``slope()`` is E[f'], called only if needed."""
-        factor = slope() if self.loads else None
-        nearby = self.neighbours
+        loads: Loads = {}
+        if self.loads:
+            factor = slope()
+            loads = {k: factor * load for k, load in self.loads.items()}
         return replace(
             self,
             mean=mean,
             variance=variance,
-            loads={k: factor * load for k, load in self.loads.items()},
-            neighbours=nearby and (lambda shift: neighbours.scaled(nearby, slope())(shift)),
+            loads=loads,
+            neighbours=neighbours.scaled(self.neighbours, slope),
             sums_to_one=None,
         )
 

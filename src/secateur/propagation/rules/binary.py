@@ -52,12 +52,10 @@ def add(call: Call, x: Any, y: Any) -> Uncertain:
 def multiply(x: Uncertain, y: Uncertain, shared: Array | None) -> Uncertain:
     """x·y for jointly Gaussian x and y.
 
-        E = x̄ȳ + c      Var = x̄² Var[y] + ȳ² Var[x] + Var[x]Var[y] + 2x̄ȳc + c²,   c = Cov(x, y)
+    E = x̄ȳ + c      Var = x̄² Var[y] + ȳ² Var[x] + Var[x]Var[y] + 2x̄ȳc + c²,   c = Cov(x, y)
     """
     mean = x.mean * y.mean
-    variance = (
-        x.mean * x.mean * y.variance + y.mean * y.mean * x.variance + x.variance * y.variance
-    )
+    variance = x.mean * x.mean * y.variance + y.mean * y.mean * x.variance + x.variance * y.variance
     if shared is not None:
         variance = jnp.maximum(variance + 2.0 * mean * shared + shared * shared, 0.0)
         mean = mean + shared
@@ -134,9 +132,7 @@ def maximum(call: Call, x: Any, y: Any) -> Uncertain:
     x, y = _pair(call, x, y)
     shared = covariance(x, y)
     sign = -1.0 if call.name == "min" else 1.0
-    mean, variance, weight = larger(
-        sign * x.mean, x.variance, sign * y.mean, y.variance, shared
-    )
+    mean, variance, weight = larger(sign * x.mean, x.variance, sign * y.mean, y.variance, shared)
     _tell(call, x, y, shared, "exact")
     return replace(
         axes.merge_static([x, y]),

@@ -51,7 +51,7 @@ def _one_side(uncertain: list[bool]) -> bool:
 def bilinear(call: Call, x: Any, w: Any) -> Uncertain:
     """Sums of products, exact for independent factors.
 
-        E = x̄·w̄        Var = Var[x]·(w̄² + Var[w]) + x̄²·Var[w]
+    E = x̄·w̄        Var = Var[x]·(w̄² + Var[w]) + x̄²·Var[w]
     """
     if not isinstance(w, Uncertain):
         mean, variance = call.bind(x.mean, w), call.bind(x.variance, w * w)

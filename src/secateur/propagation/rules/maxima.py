@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ def larger(
 ) -> tuple[Array, Array, Array]:
     """Mean and variance of max(x, y), and P(x > y), for jointly Gaussian x and y (Clark 1961).
 
-        θ² = Var[x − y],  α = (m1 − m2)/θ,  E = m1 Φ(α) + m2 Φ(−α) + θ φ(α)
+    θ² = Var[x − y],  α = (m1 − m2)/θ,  E = m1 Φ(α) + m2 Φ(−α) + θ φ(α)
     """
     total = v1 + v2
     if shared is not None:
@@ -47,14 +48,10 @@ def tournament(
     Each winner counts as Gaussian again; its covariance with a third is the two losers' covariance
     weighted by who wins:  Cov(max(x, y), z) = Cov(x, z) P(x > y) + Cov(y, z) P(y > x).
     """
-
-    def between(pairs: dict, i: int, j: int) -> Array | None:
-        return pairs.get((i, j), pairs.get((j, i)))
-
     while len(means) > 1:
         next_means, next_variances, weights = [], [], []
         for i in range(0, len(means) - 1, 2):
-            shared = between(covariances, i, i + 1)
+            shared = covariances.get((i, i + 1))
             m, v, p = larger(means[i], variances[i], means[i + 1], variances[i + 1], shared)
             next_means.append(m)
             next_variances.append(v)
@@ -63,15 +60,18 @@ def tournament(
             next_means.append(means[-1])
             next_variances.append(variances[-1])
             weights.append([(len(means) - 1, jnp.ones_like(means[-1]))])
-        covariances = {
-            (a, b): sum(
-                p * q * between(covariances, i, j) for i, p in weights[a] for j, q in weights[b]
-            )
-            for a, b in itertools.combinations(range(len(weights)), 2)
-            if covariances
-        }
+        if covariances:
+            covariances = {
+                (a, b): _weighted(covariances, weights[a], weights[b])
+                for a, b in itertools.combinations(range(len(weights)), 2)
+            }
         means, variances = next_means, next_variances
     return means[0], variances[0]
+
+
+def _weighted(covariances: dict[tuple[int, int], Array], first: list, second: list) -> Array:
+    terms = [p * q * covariances[i, j] for i, p in first for j, q in second]
+    return functools.reduce(jnp.add, terms)
 
 
 _REMARK = "maximum as a tournament of pairs"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -58,6 +59,9 @@ def move(call: Call, *operands: Any) -> Any:
     def zeros(array: Any) -> Any:
         return jnp.zeros_like(jnp.asarray(array))
 
+    def move_array(array: Array) -> list:
+        return apply(lambda o: array, zeros)
+
     means = apply(lambda o: o.mean, lambda o: o)
     variances = apply(lambda o: o.variance, zeros)
     sources = list(dict.fromkeys(k for o in operands if isinstance(o, Uncertain) for k in o.loads))
@@ -78,7 +82,6 @@ def move(call: Call, *operands: Any) -> Any:
                 array = loads[index][new] + array
             loads[index][new] = array
         if call.walk.recurrence is not None and len(data) == 1:
-            move_array = lambda array: apply(lambda o: array, zeros)  # noqa: E731
             call.walk.recurrence.follow(key, move_array, names)
     inputs = [as_uncertain(operands[i]) for i in data if isinstance(operands[i], Uncertain)]
     merged = axes.merge_static(inputs)
@@ -88,10 +91,14 @@ def move(call: Call, *operands: Any) -> Any:
             results.append(mean)
             continue
         entangled = axes.moved(name, call.params, inputs[0].shape, mean.shape, merged.entangled)
-        nearby = _neighbours(call, inputs, variance, lambda a, i=index: apply(lambda o: a, zeros)[i])
+        nearby = _neighbours(call, inputs, variance, partial(_pick, move_array, index))
         results.append(replace(merged, mean=mean, variance=variance, loads=load,
                                entangled=entangled, neighbours=nearby))  # fmt: skip
     return results if call.node.eqn.primitive.multiple_results else results[0]
+
+
+def _pick(move_array: Callable[[Array], list], index: int, array: Array) -> Array:
+    return move_array(array)[index]
 
 
 def _neighbours(

@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from secateur.propagation.values import Uncertain
+from secateur.quadrature import unit_legendre
 
 # Beyond this, the pairs of places in a window are too many to follow.
 LARGEST_WINDOW = 9
@@ -38,8 +39,7 @@ class Windows:
         padded = jax.lax.pad(array, jnp.asarray(fill, array.dtype), self.padding)
         start = [p * d for p, d in zip(place, self.dilation, strict=True)]
         limit = [
-            s + (n - 1) * k + 1
-            for s, n, k in zip(start, self.out_shape, self.strides, strict=True)
+            s + (n - 1) * k + 1 for s, n, k in zip(start, self.out_shape, self.strides, strict=True)
         ]
         return jax.lax.slice(padded, start, limit, self.strides)
 
@@ -73,10 +73,11 @@ def sum_of_covariances(params: dict, x: Uncertain, out_shape: tuple[int, ...]) -
 def moments_of_maximum(means: list[Array], variances: list[Array]) -> tuple[Array, Array]:
     """Mean and variance of the largest of a few independent Gaussians, by quadrature.
 
-        E[M] = c + ∫_c^∞ (1 − F) − ∫_{−∞}^c F,   E[(M − c)²] = 2∫_c^∞ (t−c)(1 − F) + 2∫_{−∞}^c (c−t)F
+        E[M] = c + ∫_c^∞ (1 − F) − ∫_{−∞}^c F
+        E[(M − c)²] = 2∫_c^∞ (t − c)(1 − F) + 2∫_{−∞}^c (c − t)F
 
-    with F(t) = Π_i Φ((t − m_i)/σ_i), in panels between the means so that a step (a certain operand)
-    never falls inside one.
+    with F(t) = Π_i Φ((t − m_i)/σ_i), in panels between the means so that a step (an operand that
+    is certain) never falls inside one.
     """
     m, v = jnp.stack(means), jnp.stack(variances)
     sigma = jnp.sqrt(jnp.maximum(v, 1e-60 if m.dtype == jnp.float64 else 1e-20))
@@ -88,10 +89,7 @@ def moments_of_maximum(means: list[Array], variances: list[Array]) -> tuple[Arra
     inner = jnp.sort(jnp.clip(fixed_m, low[None], high[None]), axis=0)
     edges = [low, *inner, high]
     count = 24 if m.dtype == jnp.float64 else 12
-    u, w = np.polynomial.legendre.leggauss(count)
-    column = (-1,) + (1,) * centre.ndim
-    u = (0.5 * (u + 1.0)).reshape(column).astype(m.dtype)
-    w = (0.5 * w).reshape(column).astype(m.dtype)
+    u, w = unit_legendre(count, centre)
     first, second = jnp.zeros_like(centre), jnp.zeros_like(centre)
     half = float(np.sqrt(0.5))
     for start, end in itertools.pairwise(edges):
