@@ -217,9 +217,7 @@ class Walk:
         return results if node.eqn.primitive.multiple_results else [results]
 
     def collapse(self, node: Node, operands: list[Any], rule: Any) -> list[Any]:
-        """Sample operands of a nonlinear equation, activations before weights, until it is linear
-        in what is left.
-        """
+        """Sample operands, activations before weights, until the rest enters linearly."""
         operands = list(operands)
         uncertain = [i for i, o in enumerate(operands) if isinstance(o, Uncertain)]
         weights_last = sorted(uncertain, key=lambda i: not operands[i].entangled)

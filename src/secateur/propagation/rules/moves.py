@@ -85,7 +85,7 @@ def move(call: Call, *operands: Any) -> Any:
             call.walk.recurrence.follow(key, move_array, names)
     inputs = [as_uncertain(operands[i]) for i in data if isinstance(operands[i], Uncertain)]
     merged = axes.merge_static(inputs)
-    results = []
+    results: list[Any] = []
     for index, (mean, variance, load) in enumerate(zip(means, variances, loads, strict=True)):
         if isinstance(mean, jax.Array) and not jnp.issubdtype(mean.dtype, jnp.floating):
             results.append(mean)
