@@ -171,7 +171,7 @@ def test_ravel_has_no_entry_for_a_pruned_weight(jit):
     means, variances, unravel = sb.ravel(q)
     assert means.tolist() == [0.3, 2.0, -1.0]
     assert variances.tolist() == [0.1, 0.5, 0.25]
-    function = jax.jit(unravel, static_argnums=()) if jit else unravel
+    function = jax.jit(unravel) if jit else unravel
     back = function(2 * means, 3 * variances)
     assert back["w"].mean.tolist() == [[4.0, 0.0], [0.0, -2.0]]
     assert back["w"].variance.tolist() == [[1.5, 0.0], [0.0, 0.75]]
@@ -180,6 +180,8 @@ def test_ravel_has_no_entry_for_a_pruned_weight(jit):
     expected = np.zeros((2, 2, 3))
     expected[0, 0, 1] = expected[1, 1, 2] = 1.0
     np.testing.assert_array_equal(jacobian, expected)
+    within = jax.jit(lambda scale: sb.ravel(q)[2](scale * means, variances)["w"].mean)(2.0)
+    np.testing.assert_array_equal(within, [[4, 0], [0, -2]])  # known beliefs, closed over
     with pytest.raises(ValueError, match="two vectors of length 3"):
         unravel(means[:2], variances[:2])
 

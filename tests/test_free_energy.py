@@ -243,7 +243,8 @@ def test_other_likelihoods_bound_their_evidence(likelihood, targets):
     weights = prior.sample(jax.random.key(0), (200_000,))
     log_p = jax.vmap(lambda w: likelihood.expected_log_likelihood(None, x @ w, y).sum())(weights)
     assert total(mean, variance) > -float(special.logsumexp(log_p) - np.log(200_000))
-    gradient = jax.grad(total, (0, 1))(mean, variance)
+    total = jax.jit(total)
+    gradient = jax.jit(jax.grad(total, (0, 1)))(mean, variance)
     by_mean = oracles.central_difference(lambda m: total(m, variance), mean)
     by_variance = oracles.central_difference(lambda v: total(mean, v), variance)
     np.testing.assert_allclose(gradient[0], by_mean, rtol=1e-5, atol=1e-3)
@@ -308,9 +309,8 @@ def test_finite_in_float32():
         return result.total, result
 
     for weights in (None, jnp.zeros(3000)):
-        (value, result), gradient = jax.value_and_grad(total, (0, 1), has_aux=True)(
-            q, noise, weights
-        )
+        both = jax.jit(jax.value_and_grad(total, (0, 1), has_aux=True))
+        (value, result), gradient = both(q, noise, weights)
         assert value.dtype == jnp.float32
         assert np.all(np.isfinite(jax.tree.leaves(result)))
         assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradient))

@@ -170,6 +170,7 @@ def test_gradients(name):
     prediction = Normal(prediction.mean, prediction.variance + 0.1)
     weights = jnp.arange(1.0, len(targets) + 1)
 
+    @jax.jit
     def total(noise, prediction):
         return weights @ likelihood.expected_log_likelihood(noise, prediction, targets)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import secateur as sc
+from compiling import quick_jit
 from rule_cases import CASES
 from secateur.propagation import elementwise, loops
 from secateur.propagation.rules import RULES
@@ -35,7 +36,8 @@ def primitives_in(jaxpr) -> set[str]:
 
 def run(case):
     """Moments with their gradient, and draws of both sampling algorithms, in one program."""
-    keys = jax.random.split(jax.random.key(3), SAMPLES)
+    # The default generator takes several times as long to compile as most rules.
+    keys = jax.random.split(jax.random.key(3, impl="unsafe_rbg"), SAMPLES)
 
     def everything(beliefs):
         def total(beliefs):
@@ -52,7 +54,7 @@ def run(case):
         ]
         return moments, gradient, *sample
 
-    return jax.jit(everything)(case.beliefs)
+    return quick_jit(everything)(case.beliefs)
 
 
 def close(mine, truth, error, allowance) -> None:

@@ -164,8 +164,9 @@ def _variance_for(leaf: Any, value: Any, path: str) -> Array:
             f"to its shape {leaf.shape}. Give a number or an array that does."
         ) from error
     if not isinstance(variance, jax.core.Tracer):
-        smallest, largest = jnp.min(variance, initial=0), jnp.max(variance, initial=0)
-        if not (smallest >= 0 and jnp.isfinite(largest)):
+        known = np.asarray(variance)
+        smallest, largest = np.min(known, initial=0), np.max(known, initial=0)
+        if not (smallest >= 0 and np.isfinite(largest)):
             raise ValueError(
                 f"the variance given for {path or 'the root'} must be finite and at least 0, and "
                 f"ranges from {smallest} to {largest}. (It is a variance, never its logarithm.)"

@@ -80,7 +80,7 @@ class _Slot(NamedTuple):
 
     @classmethod
     def of(cls, q: Normal) -> _Slot:
-        alive = np.ravel(np.asarray(q.variance > 0))
+        alive = np.ravel(np.asarray(q.variance) > 0)
         means = np.ravel(np.asarray(q.mean))
         certain = np.where(alive, 0, means) if np.any(means[~alive]) else None
         return cls(

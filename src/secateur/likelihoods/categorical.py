@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.tree_util import register_dataclass
 
@@ -88,7 +89,8 @@ def _checked_labels(logits: Array, targets: Any) -> Array:
             "place of each set of logits."
         )
     if not isinstance(targets, jax.core.Tracer) and targets.size:
-        smallest, largest = int(targets.min()), int(targets.max())
+        known = np.asarray(targets)  # by NumPy: within jit, JAX would trace even constants
+        smallest, largest = int(known.min()), int(known.max())
         if smallest < 0 or largest >= logits.shape[-1]:
             raise ValueError(
                 f"CategoricalLikelihood: labels range from {smallest} to {largest} and the model "

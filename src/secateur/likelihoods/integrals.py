@@ -83,10 +83,13 @@ def log_expectation_exp(log_g: Callable[[Array], Array], mean: Array, variance: 
 
     low, high = jax.lax.fori_loop(0, 60, halve, bracket)
     peak = 0.5 * (low + high)
+    # In s = z − peak, because a peak at a million deviations would swallow the steps around it.
+    centre = mean + deviation * peak
+    reach = jnp.full_like(peak, _REACH)
     integral = log_integral(
-        lambda z: log_g(mean + deviation * z) - 0.5 * jnp.square(z), peak - _REACH, peak + _REACH
+        lambda s: log_g(centre + deviation * s) - s * (peak + 0.5 * s), -reach, reach
     )
-    return integral - _HALF_LOG_2PI
+    return integral - 0.5 * jnp.square(peak) - _HALF_LOG_2PI
 
 
 def saturating_expm1(x: Array) -> Array:
