@@ -79,6 +79,7 @@ def predict(likelihood, noise, prediction, targets):
     return likelihood.predictive_log_density(noise, prediction, targets)
 
 
+@functools.cache
 def draws(name, count):
     """Log-likelihoods for draws of f and γ, shape (count, rows)."""
     _, noise, prediction, targets = CASES[name]

@@ -206,25 +206,34 @@ def rms(x: np.ndarray) -> float:
 
 
 def test_moments_are_finite_and_differentiable(subject: Subject) -> None:
-    """With beliefs as they are, and with beliefs that are certain.
+    """Oracle where beliefs are certain: the model, its output and its gradient, and no variance."""
+    model = subject.model
+    params, put_back = split_static(model.params)
 
-    Oracle of the latter: the model. Without variance the moments are its output and nothing else.
-    """
-    plain = subject.model.f(subject.model.params, subject.model.x)
+    @quick_jit
+    @partial(jax.grad, has_aux=True)
+    def plain(params: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
+        y = model.f(put_back(params), model.x)
+        return jnp.sum(jnp.sin(y)), y
+
+    expected_gradient, expected = plain(params)
     for scale in (1.0, 0.0):
         arrays, _ = split_static(subject.beliefs(scale))
         y, gradient = subject.moments_and_gradient(arrays)
         assert isinstance(y, sc.Normal)
         for part in (y.mean, y.variance):
-            assert (part.shape, part.dtype) == (plain.shape, plain.dtype)
+            assert (part.shape, part.dtype) == (expected.shape, expected.dtype)
             assert jnp.isfinite(part).all()
         assert (y.variance >= 0).all()
         assert all(jnp.isfinite(g).all() for g in gradient)
-        assert any((g != 0).any() for g in gradient)
+
     # Attention computes its softmax in float32 whatever it is given.
-    tolerance = 1e-5 if "f32[" in str(trace(subject.model)) else 1e-9
-    np.testing.assert_allclose(y.mean, plain, rtol=tolerance, atol=tolerance)
-    np.testing.assert_allclose(y.variance, jnp.zeros_like(plain), atol=1e-12)
+    tolerance = 1e-4 if "f32[" in str(trace(model)) else 1e-8
+    close = partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance)
+    close(y.mean, expected)
+    close(y.variance, jnp.zeros_like(expected))
+    for ours, theirs in zip(gradient[::2], expected_gradient, strict=True):  # means, not variances
+        close(ours, theirs)
 
 
 def test_moments_agree_with_monte_carlo(subject: Subject, table: list[str]) -> None:

@@ -65,7 +65,7 @@ def adaptive_moments(f, mean, variance, kinks) -> tuple[np.ndarray, np.ndarray]:
     """Oracle: quadrature in float64, refined until two levels agree (or rounding is reached)."""
     panels = 60
     m, v = panel_moments(f, mean, variance, kinks, panels)
-    while panels < 1000:
+    while panels < 240:
         panels *= 2
         finer_m, finer_v = panel_moments(f, mean, variance, kinks, panels)
         sd = np.sqrt(np.maximum(finer_v, 0.0))
