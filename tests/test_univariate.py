@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import secateur as sc
-from compiling import quick_jit
 
 SMOOTH = {
     "tanh": jnp.tanh,
@@ -105,7 +104,7 @@ def test_moments_agree_with_adaptive_quadrature(oracle, dtype):
     else:
         own = 0.0
     belief = sc.Normal(jnp.asarray(m, dtype), jnp.asarray(v, dtype))
-    forward = quick_jit(sc.propagate(lambda x, _: function(x), "moments"))
+    forward = jax.jit(sc.propagate(lambda x, _: function(x), "moments"))
     result = forward(None, belief, None)
     assert result.mean.dtype == dtype
     got_mean = np.asarray(result.mean, np.float64)
@@ -128,7 +127,7 @@ def test_moments_agree_with_adaptive_quadrature(oracle, dtype):
 def test_gradients_agree_with_finite_differences(name):
     """Oracle: central differences of the float64 moments, at points away from rounding."""
     function, _ = FUNCTIONS[name]
-    forward = quick_jit(sc.propagate(lambda x, _: function(x), "moments"))
+    forward = jax.jit(sc.propagate(lambda x, _: function(x), "moments"))
 
     def moments(m, v):
         result = forward(None, sc.Normal(m, v), None)
@@ -149,7 +148,7 @@ def test_finite_in_float32_at_the_edges(name):
     means = jnp.asarray([0.0, 0.0, 0.0, 0.0, 1e-4, -3.0, 3.0, 10.0, -10.0, 40.0, -40.0, 1e4], "f4")
     forward = sc.propagate(lambda x, _: function(x), "moments")
 
-    @quick_jit
+    @jax.jit
     @partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
     def run(m, v):
         result = forward(None, sc.Normal(m, v), None)
