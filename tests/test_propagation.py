@@ -296,7 +296,7 @@ def test_same_key_same_draw_and_one_draw_for_all_uses():
 
 
 @pytest.mark.parametrize("model", ["mlp", "gru"])
-@pytest.mark.parametrize("variance", [0.0, 1e-30, 1e-12, 1.0, 1e6])
+@pytest.mark.parametrize("variance", [0.0, 1e-12, 1e6])
 @pytest.mark.parametrize("how", ["moments", "local", "global"])
 def test_values_and_gradients_are_finite_in_float32(model, variance, how):
     """Zero weights, pruned weights, tiny and huge variances, inside a scan too."""
@@ -311,7 +311,7 @@ def test_values_and_gradients_are_finite_in_float32(model, variance, how):
         result = sc.propagate(f, how)(KEY, beliefs, x)
         return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(result)), result
 
-    (_, result), gradient = quick_jit(jax.value_and_grad(total, has_aux=True))(beliefs)
+    (_, result), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(beliefs)
     for leaf in jax.tree.leaves((result, gradient)):
         assert leaf.dtype == jnp.float32
         assert np.isfinite(leaf).all()
