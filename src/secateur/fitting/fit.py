@@ -1,0 +1,348 @@
+"""`fit`: train a Bayesian model by minimising its free energy."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+from jax.sharding import Mesh, NamedSharding
+
+from secateur.beliefs import believe, priors
+from secateur.distributions import Normal
+from secateur.fitting import checks
+from secateur.fitting.program import Record, State
+from secateur.fitting.recipes import RECIPES, Recipe, initial_beliefs
+from secateur.fitting.result import FitError, Fitted, History
+from secateur.fitting.sources import Arrays, Stream, standardised
+from secateur.fitting.trainer import NotFinite, Saver, Trainer
+from secateur.fitting.weights import Weights, flat_priors, lay_out, unflat_priors
+from secateur.model import BayesianModel
+from secateur.progress import Progress, Report
+from secateur.propagation import propagate
+
+__all__ = ["fit", "fit_many"]
+
+
+def fit(
+    model: BayesianModel,
+    data: Any,
+    *,
+    key: Array,
+    recipe: str | Recipe = "default",
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    rate: float | None = None,
+    optimiser: optax.GradientTransformation | None = None,
+    restarts: int = 1,
+    empirical_bayes: bool = False,
+    size: int | None = None,
+    mesh: Mesh | None = None,
+    checkpoint: str | os.PathLike | None = None,
+    progress: bool = True,
+    callback: Callable[[Report], None] | None = None,
+) -> Fitted:
+    """Train a model: find the beliefs about its weights of least free energy.
+
+        q(θ) q(γ) = argmin KL[q(θ)‖p(θ)] + KL[q(γ)‖p(γ)] − E[ln p(Y | θ, γ)]
+
+    One compiled program runs many epochs at a time. Every row is used once in every epoch. Training
+    ends by itself once the free energy has levelled off, or with the budget of epochs. The same key
+    on the same machine gives the same result, to the bit.
+
+    Args:
+        model: see `BayesianModel`.
+        data: a pair `(x, y)` of arrays (x may be a pytree of them), rows first. Or, where they do
+            not fit into memory, a function that starts an iterator of such pairs, an iterable of
+            them, or a plain iterator, which can be read once only and needs `size`. Numbers may be
+            of any type; float64 is standardised as such and then used in JAX's own precision.
+            Integer targets of a Gaussian likelihood are taken as numbers.
+        key: a JAX random key.
+        recipe: "default"; "paper", which is that of the paper; or a `Recipe`.
+        epochs: at most so many passes over the data; by default the recipe's.
+        batch_size: rows in a step; all rows if it exceeds their number.
+        rate: learning rate at its highest.
+        optimiser: any optax optimiser, in the place of Adam. Its updates are used as they are while
+            the rate is constant, and scaled down in step with it as it falls.
+        restarts: how many initialisations to train side by side; the one of least free energy is
+            kept. The first is the model's own, the others are drawn with the same spread.
+        empirical_bayes: also learn the variance of the Normal prior of every leaf.
+        size: number of rows, for an iterator.
+        mesh: devices to divide the rows of each step over. Found from the data if they are sharded.
+        checkpoint: a file to save the state of training in, every second or so. If it is there
+            already, training goes on from it; if it is finished, its result is returned.
+        progress: whether to show progress on standard error, from two seconds on.
+        callback: called with a `Report` several times a second.
+
+    Returns:
+        A `Fitted`.
+
+    Raises:
+        FitError: a value was not finite; holds the last good state.
+        ValueError, TypeError: the data do not fit the model, or cannot be used.
+        CheckpointError: the checkpoint is damaged or belongs to another training.
+
+    Example:
+        >>> x = np.linspace(-1, 1, 64)[:, None]
+        >>> model = BayesianModel(lambda w, x: x @ w["a"] + w["b"], {
+        ...     "a": jnp.zeros((1, 1)), "b": jnp.zeros((1, 1))})
+        >>> fitted = fit(model, (x, 3 * x + 1), key=jax.random.key(0), epochs=200)
+        >>> fitted.predict(np.array([[2.0]])).mean.round(1).tolist()
+        [[7.0]]
+
+    Reference: Algorithm 1 of the paper, its first step.
+    """
+    if restarts < 1:
+        raise ValueError(f"restarts={restarts}. Give at least 1.")
+    chosen = _recipe(recipe, epochs=epochs, batch_size=batch_size, rate=rate)
+    source: Arrays | Stream
+    if _is_pair(data):
+        source = Arrays([data])
+    else:
+        source = Stream(data, size=size, batch_size=chosen.batch_size)
+    candidates = _fit(
+        model,
+        source,
+        keys=list(jax.random.split(key, restarts)) if restarts > 1 else [key],
+        runs=restarts if restarts > 1 else None,
+        recipe=chosen,
+        optimiser=optimiser,
+        empirical_bayes=empirical_bayes,
+        mesh=_mesh_of((data, model.params)) if mesh is None else mesh,
+        checkpoint=checkpoint,
+        progress=Progress("fit", show=progress, callback=callback),
+    )
+    free_energies = tuple(c.free_energy for c in candidates)
+    best = min(candidates, key=lambda c: math.inf if math.isnan(c.free_energy) else c.free_energy)
+    return replace(best, restarts=free_energies)
+
+
+def fit_many(
+    model: BayesianModel,
+    datasets: Sequence[Any],
+    *,
+    keys: Sequence[Array],
+    recipe: str | Recipe = "default",
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    rate: float | None = None,
+    optimiser: optax.GradientTransformation | None = None,
+    empirical_bayes: bool = False,
+    checkpoint: str | os.PathLike | None = None,
+    progress: bool = True,
+    callback: Callable[[Report], None] | None = None,
+) -> list[Fitted]:
+    """Train one model on several data sets of equal shape, or with several seeds, in one program.
+
+    Args:
+        model: see `BayesianModel`. Its params are where every run starts whose key comes first;
+            the others start from weights of the same spread.
+        datasets: pairs `(x, y)`: splits of one set, say. One pair alone is used for all keys.
+        keys: a JAX random key for each run.
+        recipe: this and the other arguments: see `fit`.
+
+    Returns:
+        A `Fitted` per key, in order.
+
+    Example:
+        >>> x = np.linspace(-1, 1, 32)[:, None]
+        >>> model = BayesianModel(lambda w, x: x @ w, jnp.zeros((1, 1)))
+        >>> keys = jax.random.split(jax.random.key(0), 2)
+        >>> fits = fit_many(model, [(x, x), (x, -2 * x)], keys=keys, epochs=100)
+        >>> [round(float(f.predict(np.ones((1, 1))).mean[0, 0])) for f in fits]
+        [1, -2]
+    """
+    keys = list(keys)
+    if len(datasets) not in (1, len(keys)):
+        raise ValueError(
+            f"{len(datasets)} data sets and {len(keys)} keys. Give a key for every data set, or "
+            "one data set for all keys."
+        )
+    return _fit(
+        model,
+        Arrays(list(datasets)),
+        keys=keys,
+        runs=len(keys),
+        recipe=_recipe(recipe, epochs=epochs, batch_size=batch_size, rate=rate),
+        optimiser=optimiser,
+        empirical_bayes=empirical_bayes,
+        mesh=None,
+        checkpoint=checkpoint,
+        progress=Progress("fit", show=progress, callback=callback),
+    )
+
+
+def _fit(
+    model: BayesianModel,
+    source: Arrays | Stream,
+    *,
+    keys: list[Array],
+    runs: int | None,
+    recipe: Recipe,
+    optimiser: optax.GradientTransformation | None,
+    empirical_bayes: bool,
+    mesh: Mesh | None,
+    checkpoint: str | os.PathLike | None,
+    progress: Progress,
+) -> list[Fitted]:
+    """Train all runs and return what became of each."""
+    beliefs = believe(model.params, variance=1.0, where=model.where)
+    prior = priors(beliefs, model.prior)
+    starts = [
+        initial_beliefs(recipe, k, beliefs, prior, redraw=number > 0)
+        for number, k in enumerate(keys)
+    ]
+    shard_weights = mesh is not None and _mesh_of(model.params) is not None
+    multiple = mesh.size if mesh is not None and shard_weights else 1
+    layout, first, certain = lay_out(starts[0], multiple=multiple)
+    flat_prior = flat_priors(layout, prior)
+    if empirical_bayes and not isinstance(flat_prior, Normal):
+        raise ValueError("empirical_bayes=True learns the variance of Normal priors only.")
+    if empirical_bayes:
+        flat_prior = jax.tree.map(lambda p: jnp.broadcast_to(p, first.mean.shape), flat_prior)
+    trainer = Trainer(
+        model,
+        source,
+        layout,
+        certain,
+        recipe,
+        optimiser=optimiser,
+        empirical_bayes=empirical_bayes,
+        runs=runs,
+        mesh=mesh,
+        shard_weights=shard_weights,
+    )
+    _check(model, source, trainer, starts[0])
+    each = []
+    for k, start in zip(keys, starts, strict=True):
+        q = lay_out(start, multiple=multiple)[1]
+        each.append(trainer.start(Weights.of(q), q.variance > 0, flat_prior, k))
+    state = each[0] if runs is None else jax.tree.map(lambda *a: jnp.stack(a), *each)
+    timetable, records = trainer.timetable(), None
+    saver = None
+    if checkpoint is not None:
+        saver = Saver(checkpoint, _fingerprint(model, source, trainer, state))
+        found = saver.read(state)
+        if found is not None:
+            state, timetable, records = trainer.placed(found[0]), *found[1:]
+    with progress:
+        try:
+            state, records = trainer.train(
+                state, timetable, progress=progress, saver=saver, records=records
+            )
+        except NotFinite as trouble:
+            raise _error(model, layout, trainer, trouble) from None
+        results = _results(model, trainer, state, records, timetable.ended)
+        best = min(results, key=lambda r: r.free_energy)
+        progress.finish(f"fit: free energy {best.free_energy:.1f} nats; {timetable.ended}")
+    return results
+
+
+def _results(
+    model: BayesianModel, trainer: Trainer, state: State, records: Record, why: str
+) -> list[Fitted]:
+    layout, certain = trainer.settings.layout, trainer.fixed.certain
+    state = trainer.gathered(state)
+    free_energies = trainer.free_energies(records)
+    results = []
+    for run, evaluation in enumerate(trainer.evaluate(state, records)):
+        own = jax.tree.map(lambda a, run=run: a[run], state) if trainer.settings.many else state
+        parts = evaluation.free_energy
+        jacobian = trainer.run_jacobians[run]
+        failed = not np.all(np.isfinite(free_energies[-1:, run]))
+        results.append(
+            Fitted(
+                model=model,
+                beliefs=layout.beliefs(own.weights.belief(own.alive), certain),
+                priors=unflat_priors(layout, own.prior),
+                noise=evaluation.noise,
+                scaling=trainer.scalings[min(run, len(trainer.scalings) - 1)],
+                free_energy=math.nan if failed else float(parts.total),
+                parts=parts,
+                standard_error=float(evaluation.standard_error),
+                history=History(
+                    (records.complexity_weights + records.complexity_noise)[:, run],
+                    records.accuracy[:, run] - jacobian,
+                ),
+                epochs=len(free_energies) // trainer.source.blocks_per_pass,
+                stop_reason=why,
+                restarts=(float(parts.total),),
+                state=own,
+            )
+        )
+    return results
+
+
+def _error(model: BayesianModel, layout: Any, trainer: Trainer, trouble: NotFinite) -> FitError:
+    last_good = None
+    if len(trouble.records.accuracy):
+        last_good = _results(model, trainer, trouble.state, trouble.records, str(trouble))[0]
+    return FitError(
+        f"{trouble}. Try a smaller learning rate (rate={trainer.recipe.rate / 10:g}), look at the "
+        "data for extreme values, or let the model's function not overflow (exp, 1/x, log). The "
+        "state before that epoch is kept in this error's last_good"
+        + (", and in the checkpoint." if last_good else "."),
+        last_good,
+    )
+
+
+def _check(model: BayesianModel, source: Any, trainer: Trainer, beliefs: Any) -> None:
+    for _, columns in source.columns():
+        if hasattr(model.likelihood, "precision"):
+            checks.varying_targets(columns)
+    sample = standardised(source.sample(), trainer.scalings[0])
+    targets = source.sets[0][1] if isinstance(source, Arrays) else sample[1]
+    forward = propagate(model.f, model.inference)
+    checks.rehearse(forward, beliefs, model.likelihood, sample, targets)
+
+
+def _recipe(
+    recipe: str | Recipe, *, epochs: int | None, batch_size: int | None, rate: float | None
+) -> Recipe:
+    if isinstance(recipe, str):
+        if recipe not in RECIPES:
+            raise ValueError(f"recipe={recipe!r}. Supported: {', '.join(RECIPES)}, or a Recipe.")
+        recipe = RECIPES[recipe]
+    options = {"epochs": epochs, "batch_size": batch_size, "rate": rate}
+    given = {name: value for name, value in options.items() if value is not None}
+    for name, value in given.items():
+        if not value > 0:
+            raise ValueError(f"{name}={value}. It must be positive.")
+    return replace(recipe, **given)
+
+
+def _is_pair(data: Any) -> bool:
+    return isinstance(data, tuple) and len(data) == 2 and hasattr(data[1], "__len__")
+
+
+def _mesh_of(data: Any) -> Mesh | None:
+    """Return the mesh that some array is divided over, if one is."""
+    for leaf in jax.tree.leaves(data):
+        sharding = getattr(leaf, "sharding", None)
+        if isinstance(sharding, NamedSharding) and not sharding.is_fully_replicated:
+            return sharding.mesh
+    return None
+
+
+def _fingerprint(model: BayesianModel, source: Any, trainer: Trainer, state: State) -> str:
+    """Hash what decides the course of a training, as far as it can be seen."""
+    digest = hashlib.sha256()
+    raw = state._replace(key=jax.random.key_data(state.key))
+    arrays = [raw, [s for s in getattr(source, "sets", [source.sample()])], model.likelihood]
+    for leaf in jax.tree.leaves(arrays):
+        digest.update(repr((np.shape(leaf), str(jnp.result_type(leaf)))).encode())
+        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
+            digest.update(np.asarray(leaf).tobytes())
+    settings = trainer.settings
+    digest.update(
+        repr((trainer.recipe, settings.inference, settings.empirical_bayes, source.size)).encode()
+    )
+    return digest.hexdigest()

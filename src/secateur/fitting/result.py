@@ -1,0 +1,110 @@
+"""What `fit` returns, and what it raises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from secateur.distributions import Normal
+from secateur.fitting.scaling import Scaling
+from secateur.free_energy import FreeEnergy
+from secateur.model import BayesianModel
+from secateur.propagation import propagate
+
+__all__ = ["FitError", "Fitted", "History"]
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """Free energy and parts by epoch, in nats: means over the steps of each epoch.
+
+    Attributes:
+        complexity: of weights and noise.
+        accuracy: expected log-likelihood of all rows.
+    """
+
+    complexity: np.ndarray
+    accuracy: np.ndarray
+
+    @property
+    def free_energy(self) -> np.ndarray:
+        """Return complexity − accuracy."""
+        return self.complexity - self.accuracy
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A trained model: what is believed of its weights now, and how good that is.
+
+    Attributes:
+        model: the model that was fitted.
+        beliefs: the posterior, with the structure of the model's params.
+        priors: with the same structure; other than the model's after empirical Bayes.
+        noise: q(γ) in standardised units, or None.
+        scaling: how inputs and targets are standardised.
+        free_energy: in nats, for all rows, in the data's own units; lower is better.
+        parts: complexity of weights and noise, and accuracy.
+        standard_error: of the free energy, where the algorithm samples; else 0.
+        history: by epoch.
+        epochs: how many there were.
+        stop_reason: why training ended, in words.
+        restarts: the free energy of every initialisation; nan for one that failed.
+    """
+
+    model: BayesianModel
+    beliefs: Any
+    priors: Any
+    noise: Any
+    scaling: Scaling
+    free_energy: float
+    parts: FreeEnergy
+    standard_error: float
+    history: History
+    epochs: int
+    stop_reason: str
+    restarts: tuple[float, ...]
+    state: Any = field(repr=False)
+
+    def __repr__(self) -> str:
+        error = f" ± {self.standard_error:.1f}" if self.standard_error else ""
+        return (
+            f"<Fitted: free energy {self.free_energy:.1f}{error} nats = complexity "
+            f"{float(self.parts.complexity):.1f} − accuracy {float(self.parts.accuracy):.1f}; "
+            f"{self.epochs} epochs, {self.stop_reason}>"
+        )
+
+    def predict(self, inputs: Any, *, key: Array | None = None) -> Normal | Array:
+        """Predict the function's value for new inputs, in the data's own units.
+
+        Args:
+            inputs: as given to `fit`.
+            key: a JAX random key for a model whose inference samples.
+
+        Returns:
+            Under `"moments"` a Normal with the mean and variance of f, noise of the observations
+            not included; else a sample of f.
+        """
+        x = self.scaling.standard_inputs(jax.tree.map(jnp.asarray, inputs))
+        forward = jax.jit(propagate(self.model.f, self.model.inference))
+        prediction = forward(key, self.beliefs, x)
+        if self.scaling.targets is None:
+            return prediction
+        return self.scaling.targets.to_data(prediction)
+
+
+class FitError(FloatingPointError):
+    """Training met a value that is not finite.
+
+    Attributes:
+        last_good: the `Fitted` from before the epoch in which it happened, or None if there was no
+            good epoch.
+    """
+
+    def __init__(self, message: str, last_good: Fitted | None = None) -> None:
+        super().__init__(message)
+        self.last_good = last_good

@@ -1,0 +1,130 @@
+"""Standardised inputs and targets, and what that means for the free energy.
+
+A network that trains well sees numbers around 1. The free energy must not notice: with
+z = (y − m)/s, p(y) = p(z)/s, so N·Σ ln s is added to the free energy of the standardised targets
+and it stays −ln evidence of the targets in their own units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.tree_util import register_dataclass
+
+from secateur.distributions import Normal
+
+# A deviation below this part of the values' own size is rounding: the column is constant.
+_RELATIVE_ROUNDING = {2: 1e-2, 4: 1e-6, 8: 1e-11}
+
+
+@register_dataclass
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """The change of units z = (y − shift) / scale, per entry of the last axis."""
+
+    shift: Array
+    scale: Array
+
+    def to_standard(self, values: Array) -> Array:
+        """From the data's own units."""
+        dtype = jnp.result_type(values, jnp.float32)
+        shift, scale = (_against(p, values).astype(dtype) for p in (self.shift, self.scale))
+        return (values.astype(dtype) - shift) / scale
+
+    def to_data(self, prediction: Normal | Array) -> Normal | Array:
+        """Back to the data's own units."""
+        if isinstance(prediction, Normal):
+            scale = _against(self.scale, prediction.mean)
+            shift = _against(self.shift, prediction.mean)
+            return Normal(
+                prediction.mean * scale + shift, prediction.variance * jnp.square(scale)
+            )
+        return prediction * _against(self.scale, prediction) + _against(self.shift, prediction)
+
+    def log_jacobian_per_row(self, targets: Any) -> float:
+        """Σ ln s over the elements of one row of targets of this shape."""
+        row = np.shape(targets)[1:]
+        return float(np.sum(np.broadcast_to(np.log(np.asarray(self.scale, np.float64)), row)))
+
+
+def _against(parameter: Array, values: Array) -> Array:
+    """Give a per-column parameter leading axes, which strict rank promotion asks for."""
+    parameter = jnp.asarray(parameter)
+    return parameter.reshape((1,) * (jnp.ndim(values) - parameter.ndim) + parameter.shape)
+
+
+@register_dataclass
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """How a fitted model's data were standardised; None where they were not.
+
+    Attributes:
+        inputs: a pytree like the inputs, with an `Affine` or None in the place of each array.
+        targets: an `Affine` or None.
+    """
+
+    inputs: Any
+    targets: Affine | None
+
+    def standard_inputs(self, inputs: Any) -> Any:
+        """Standardise inputs given in the data's own units."""
+        return jax.tree.map(
+            lambda affine, x: x if affine is None else affine.to_standard(x),
+            self.inputs,
+            inputs,
+            is_leaf=_is_affine,
+        )
+
+    def standard_targets(self, targets: Array) -> Array:
+        """Standardise targets."""
+        return targets if self.targets is None else self.targets.to_standard(targets)
+
+
+def _is_affine(node: Any) -> bool:
+    return node is None or isinstance(node, Affine)
+
+
+class Columns:
+    """Running count, mean and sum of squared deviations per column, in float64 (Chan et al.)."""
+
+    def __init__(self, values: Any) -> None:
+        values = np.asarray(values)
+        self.itemsize = values.dtype.itemsize
+        self.rows = len(values)
+        flat = values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1).astype(np.float64)
+        self.count = len(flat)
+        self.mean = flat.mean(axis=0) if len(flat) else np.zeros(flat.shape[1])
+        self.squares = np.square(flat - self.mean).sum(axis=0)
+        self.largest = np.abs(flat).max(axis=0, initial=0.0)
+        self.vector = values.ndim == 1
+
+    def join(self, other: Columns) -> None:
+        """Add another block of rows."""
+        total = self.count + other.count
+        gap = other.mean - self.mean
+        self.mean = self.mean + gap * (other.count / total)
+        self.squares = self.squares + other.squares + gap**2 * (self.count * other.count / total)
+        self.largest = np.maximum(self.largest, other.largest)
+        self.count, self.rows = total, self.rows + other.rows
+
+    @property
+    def constant(self) -> np.ndarray:
+        """Which columns have one value only, but for rounding."""
+        rounding = _RELATIVE_ROUNDING.get(self.itemsize, 1e-6)
+        return self.deviation <= rounding * self.largest
+
+    @property
+    def deviation(self) -> np.ndarray:
+        """Standard deviation per column."""
+        return np.sqrt(self.squares / max(self.count, 1))
+
+    def affine(self) -> Affine:
+        """Return the change of units that makes every column that varies mean 0, deviation 1."""
+        scale = np.where(self.constant, 1.0, self.deviation)
+        shape = () if self.vector else scale.shape
+        return Affine(self.mean.reshape(shape), scale.reshape(shape))

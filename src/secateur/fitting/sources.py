@@ -1,0 +1,227 @@
+"""Where rows come from: arrays that stay on the device, or a stream of batches that never do.
+
+Both give *blocks* of rows. Arrays are one block, used again in every epoch. A stream is cut into
+blocks of fixed size, used in turn; training sees no more than one of them at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from secateur.fitting import checks
+from secateur.fitting.scaling import Affine, Columns, Scaling
+
+Block = tuple[Any, Array]
+
+# Rows of a stream that are on the device at a time.
+_BLOCK_ROWS = 16_384
+# How much of a stream that can be read only once is looked at to learn its units.
+_PREVIEW_ROWS = 16_384
+
+
+class Arrays:
+    """Data in memory: `(inputs, targets)`, or several such sets of equal shape.
+
+    Args:
+        sets: pairs of inputs and targets.
+    """
+
+    passes_are_blocks = True
+    repeatable = True
+
+    def __init__(self, sets: list[Block]) -> None:
+        self.sets = [checks.as_arrays(inputs, targets) for inputs, targets in sets]
+        checks.equal_shapes(self.sets)
+        self.size = len(self.sets[0][1])
+        self.blocks_per_pass = 1
+
+    def columns(self) -> list[tuple[Any, Columns]]:
+        """Statistics of inputs and targets, one per set."""
+        return [(_input_columns(x), Columns(y)) for x, y in self.sets]
+
+    def sample(self) -> Block:
+        """Return a few rows, to try the model on."""
+        return _head(self.sets[0])
+
+
+class Stream:
+    """Data as batches, from a function that starts an iterator, or an iterable.
+
+    Args:
+        batches: called or iterated over for each pass; an iterator allows one pass only.
+        size: number of rows in all; counted in a pass of its own if not given.
+        batch_size: rows in a step; blocks are multiples of it.
+    """
+
+    passes_are_blocks = False
+
+    def __init__(self, batches: Any, *, size: int | None, batch_size: int) -> None:
+        self._open, self.repeatable = _opener(batches)
+        self._block_rows = batch_size * max(1, _BLOCK_ROWS // batch_size)
+        self._preview: list[Block] = []
+        if self.repeatable:
+            found = _statistics(self._open())
+        else:
+            if size is None:
+                raise ValueError(
+                    "the data are an iterator that can be read only once, so their number of rows "
+                    "must be given: size=…. Or give a function that starts a new iterator."
+                )
+            iterator = self._open()
+            rows = 0
+            for batch in iterator:
+                self._preview.append(checks.as_arrays(*batch))
+                rows += len(self._preview[-1][1])
+                if rows >= _PREVIEW_ROWS:
+                    break
+            rest = itertools.chain(self._preview, iterator)
+            self._open = lambda: rest
+            found = _statistics(iter(self._preview))
+        self._columns, counted, self._sample = found
+        if size is not None and self.repeatable and size != counted:
+            raise ValueError(f"size={size}, but the stream has {counted} rows. Leave size out.")
+        self.size = counted if size is None else size
+        self.blocks_per_pass = -(-self.size // self._block_rows)
+
+    def columns(self) -> list[tuple[Any, Columns]]:
+        """Statistics of inputs and targets, as if of one set."""
+        return [self._columns]
+
+    def sample(self) -> Block:
+        """Return a few rows, to try the model on."""
+        return self._sample
+
+    def steps_per_pass(self, batch_size: int) -> int:
+        """Return how many steps a pass has."""
+        whole, rest = divmod(self.size, self._block_rows)
+        return whole * (self._block_rows // batch_size) + -(-rest // batch_size)
+
+    def blocks(self, *, start: int = 0) -> Iterator[Block]:
+        """Yield blocks, pass after pass, from the given one on."""
+        skip = start
+        while True:
+            made = 0
+            for block in _regroup(self._open(), self._block_rows):
+                made += 1
+                if skip:
+                    skip -= 1
+                    continue
+                yield block
+            if not self.repeatable or not made:
+                return
+
+
+def scaling_of(columns: tuple[Any, Columns], *, inputs: bool, targets: bool) -> Scaling:
+    """Return the change of units that a recipe asks for."""
+    x, y = columns
+    return Scaling(
+        inputs=jax.tree.map(
+            lambda c: c.affine() if inputs and c is not None else None, x, is_leaf=_is_columns
+        ),
+        targets=y.affine() if targets else None,
+    )
+
+
+def standardised(block: Block, scaling: Scaling) -> Block:
+    """Change the units of a block in float64 and hand it on in JAX's precision."""
+    inputs, targets = block
+
+    def change(affine: Affine | None, values: Any) -> Any:
+        if affine is None:
+            return values if isinstance(values, jax.Array) else _narrow(values)
+        if isinstance(values, jax.Array):
+            return affine.to_standard(values)
+        values = np.asarray(values, np.float64)
+        return _narrow((values - affine.shift) / affine.scale)
+
+    return (
+        jax.tree.map(change, scaling.inputs, inputs, is_leaf=_is_affine),
+        change(scaling.targets, targets),
+    )
+
+
+def _narrow(values: Any) -> np.ndarray:
+    """Float64 becomes float32 unless JAX is told to work in float64."""
+    return np.asarray(values, jax.dtypes.canonicalize_dtype(np.asarray(values).dtype))
+
+
+def _is_affine(node: Any) -> bool:
+    return node is None or isinstance(node, Affine)
+
+
+def _is_columns(node: Any) -> bool:
+    return node is None or isinstance(node, Columns)
+
+
+def _input_columns(inputs: Any) -> Any:
+    """Columns of every array of floating numbers; None for others, such as tokens."""
+    return jax.tree.map(
+        lambda x: Columns(x) if np.issubdtype(np.asarray(x).dtype, np.floating) else None, inputs
+    )
+
+
+def _head(block: Block) -> Block:
+    return jax.tree.map(lambda a: a[: min(2, len(a))], block)
+
+
+def _opener(batches: Any) -> tuple[Callable[[], Iterator[Block]], bool]:
+    if callable(batches):
+        return lambda: iter(batches()), True
+    if not isinstance(batches, Iterable):
+        raise TypeError(
+            f"the data are a {type(batches).__name__}. Supported: a pair of arrays (x, y), a "
+            "function that starts an iterator of such pairs, or an iterable of them."
+        )
+    iterator = iter(batches)
+    if iterator is batches:
+        return lambda: iterator, False
+    return lambda: iter(batches), True
+
+
+def _statistics(batches: Iterator[Block]) -> tuple[tuple[Any, Columns], int, Block]:
+    """Columns of inputs and targets, rows, and a sample: in one pass and constant memory."""
+    total: tuple[Any, Columns] | None = None
+    sample: Block | None = None
+    rows = 0
+    for batch in batches:
+        x, y = checks.as_arrays(*batch)
+        found = (_input_columns(x), Columns(y))
+        rows += len(y)
+        if total is None:
+            total, sample = found, _head((x, y))
+            continue
+        jax.tree.map(_join, total, found, is_leaf=_is_columns)
+    if total is None or sample is None:
+        raise ValueError("the stream of data is empty: it gave no batch.")
+    return total, rows, sample
+
+
+def _join(a: Columns | None, b: Columns | None) -> None:
+    if a is not None and b is not None:
+        a.join(b)
+
+
+def _regroup(batches: Iterator[Block], rows: int) -> Iterator[Block]:
+    """Cut a stream of batches of any size into blocks of the given number of rows."""
+    waiting: list[Block] = []
+    count = 0
+    for batch in batches:
+        waiting.append(checks.as_arrays(*batch))
+        count += len(waiting[-1][1])
+        while count >= rows:
+            joined = _concatenate(waiting)
+            yield jax.tree.map(lambda a: a[:rows], joined)
+            waiting = [jax.tree.map(lambda a: a[rows:], joined)]
+            count -= rows
+    if count:
+        yield _concatenate(waiting)
+
+
+def _concatenate(blocks: list[Block]) -> Block:
+    return jax.tree.map(lambda *parts: np.concatenate([np.asarray(p) for p in parts]), *blocks)

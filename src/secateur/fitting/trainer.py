@@ -1,0 +1,465 @@
+"""Runs the compiled programs: in what portions, with which data, watched by whom."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from secateur import checkpoints
+from secateur.fitting import program
+from secateur.fitting.program import Evaluation, Fixed, Plan, Record, Settings, State
+from secateur.fitting.recipes import Recipe
+from secateur.fitting.sources import Arrays, Block, Stream, scaling_of, standardised
+from secateur.fitting.timetable import Timetable
+from secateur.fitting.weights import Layout, Weights
+from secateur.free_energy import FreeEnergy
+from secateur.model import BayesianModel
+from secateur.progress import Progress, Report
+
+_CALL_SECONDS = 0.25  # how long training goes on without a sign of life
+_CHECKPOINT_SECONDS = 1.0
+
+ADAM = optax.chain(optax.scale_by_adam(), optax.scale(-1.0))
+
+
+class NotFinite(FloatingPointError):
+    """No run can go on; says where, and holds the state and records from before."""
+
+    def __init__(self, where: str, state: State, records: Record) -> None:
+        super().__init__(where)
+        self.state, self.records = state, records
+
+
+class Trainer:
+    """A model, its data and the programs for them.
+
+    Args:
+        model: see `BayesianModel`.
+        source: the data.
+        layout: of the model's beliefs.
+        certain: its certain arrays.
+        recipe: see `Recipe`.
+        optimiser: whose updates are scaled by the recipe's falling rate; None is Adam.
+        empirical_bayes: whether prior variances are learnt.
+        runs: how many trainings go on side by side, or None for one.
+        mesh: devices over which the rows of each step are divided, or None.
+        shard_weights: whether the weights are divided over them too.
+    """
+
+    def __init__(
+        self,
+        model: BayesianModel,
+        source: Arrays | Stream,
+        layout: Layout,
+        certain: list[Array],
+        recipe: Recipe,
+        *,
+        optimiser: optax.GradientTransformation | None = None,
+        empirical_bayes: bool = False,
+        runs: int | None = None,
+        mesh: Mesh | None = None,
+        shard_weights: bool = False,
+    ) -> None:
+        self.source = source
+        self.recipe = recipe
+        gaussian = hasattr(model.likelihood, "precision")
+        self.scalings = [
+            scaling_of(
+                columns,
+                inputs=recipe.standardise_inputs,
+                targets=recipe.standardise_targets and gaussian,
+            )
+            for columns in source.columns()
+        ]
+        self.mesh = mesh
+        own_data = len(self.scalings) > 1
+        batch_size = min(recipe.batch_size, source.size)
+        self.settings = Settings(
+            model.f,
+            model.inference,
+            layout,
+            ADAM if optimiser is None else optimiser,
+            batch_size,
+            empirical_bayes,
+            recipe.conjugate_noise,
+            many=runs is not None,
+            own_data=own_data,
+            mesh=mesh,
+            shard_weights=shard_weights,
+        )
+        self.fixed = Fixed(self.placed(certain), self.placed(model.likelihood))
+        self._data: Block | None = None
+        if isinstance(source, Arrays):
+            sets = [standardised(s, c) for s, c in zip(source.sets, self.scalings, strict=True)]
+            data = sets[0] if not own_data else jax.tree.map(lambda *a: np.stack(a), *sets)
+            self._data = jax.tree.map(lambda a: self._place_rows(a, own_data), data)
+            self.steps = program.steps_per_pass(source.size, batch_size)
+        else:
+            self.steps = source.steps_per_pass(batch_size)
+        self._rate = recipe.rate if optimiser is None else 1.0
+        # What the change of units adds to the free energy, per data set.
+        self.log_jacobians = [
+            0.0
+            if s.targets is None
+            else source.size * s.targets.log_jacobian_per_row(source.sample()[1])
+            for s in self.scalings
+        ]
+        self.run_jacobians = np.resize(self.log_jacobians, runs or 1)
+
+    # --- beginning ------------------------------------------------------------------------------
+
+    def start(self, weights: Weights, alive: Array, prior: Any, key: Array) -> State:
+        """Return the state in which a run begins."""
+        noise = self._initial_noise()
+        state = State(
+            weights,
+            alive,
+            self.settings.optimiser.init(program.to_optimise(self.settings, weights, noise)),
+            noise,
+            jnp.zeros((), jnp.int32),
+            prior,
+            key,
+            jnp.zeros((), jnp.int32),
+        )
+        # Copies: the program takes its state's memory over.
+        return self.placed(jax.tree.map(lambda a: jnp.array(a, copy=True), state))
+
+    def _initial_noise(self) -> Any:
+        noise = self.fixed.likelihood.initial_noise(self.source.sample()[1])
+        return jax.tree.map(lambda p: p.astype(self.settings.layout.dtype), noise)
+
+    def timetable(self) -> Timetable:
+        """Return a new plan for a whole training."""
+        blocks = self.source.blocks_per_pass
+        recipe = self.recipe
+        if recipe.epochs is not None:
+            budget = recipe.epochs * blocks
+        else:
+            budget = max(60, blocks, min(4000, recipe.steps * blocks // self.steps))
+        if not self.source.repeatable:
+            budget = min(budget, blocks)
+        return Timetable(budget, recipe.cooling, recipe.stops)
+
+    # --- training -------------------------------------------------------------------------------
+
+    def train(
+        self,
+        state: State,
+        timetable: Timetable,
+        *,
+        progress: Progress,
+        saver: Saver | None = None,
+        records: Record | None = None,
+    ) -> tuple[State, Record]:
+        """Train to the end of the timetable.
+
+        Returns:
+            The last state and the records by epoch, with a second axis for the runs.
+        """
+        kept = [] if records is None else [records]
+        done = 0 if records is None else len(records.accuracy)
+        blocks = None if self._data is not None else self.source.blocks(start=done)
+        pace = _Pace()
+        while not timetable.ended:
+            plan = self._plan(timetable)
+            wanted = min(timetable.next_decision - done, pace.epochs)
+            data, count = self._next(blocks, wanted)
+            if data is None:
+                timetable.ended = "the iterator of data came to its end"
+                break
+            with pace.measured(count):
+                state, raw = program.train(self.settings, state, self.fixed, data, plan, count)
+                new = self._fetch(raw, count)
+            failed = np.all(new.bad_step >= 0, axis=1)
+            if failed.any():
+                first = int(np.argmax(failed))
+                kept.append(Record(*(r[:first] for r in new)))
+                raise NotFinite(self._where(new, first, done), state, _joined(kept))
+            kept.append(new)
+            done += count
+            if done >= timetable.next_decision:
+                timetable.decide(self.free_energies(_joined(kept)))
+            progress.update(self._report(timetable, plan, new, done, pace))
+            if saver is not None:
+                saver.consider(self, state, timetable, lambda: _joined(kept))
+        result = _joined(kept)
+        if saver is not None:
+            saver.write(self, state, timetable, result)
+        return state, result
+
+    def free_energies(self, records: Record) -> np.ndarray:
+        """Return them by epoch and run, nan from where a run failed."""
+        total = records.complexity_weights + records.complexity_noise - records.accuracy
+        total = total + self.run_jacobians
+        return np.where(np.maximum.accumulate(records.bad_step >= 0, axis=0), np.nan, total)
+
+    def _next(self, blocks: Iterator[Block] | None, wanted: int) -> tuple[Block | None, int]:
+        if blocks is None:
+            return self._data, min(wanted, program.CALL_LENGTH)
+        block = next(blocks, None)
+        if block is None:
+            return None, 0
+        return self._ready(block), 1
+
+    def _ready(self, block: Block) -> Block:
+        """Standardise a block of a stream and put it on the devices."""
+        return jax.tree.map(
+            lambda a: self._place_rows(a, False), standardised(block, self.scalings[0])
+        )
+
+    def _plan(self, timetable: Timetable) -> Plan:
+        numbers = (
+            self._rate,
+            self.recipe.warm_epochs,
+            timetable.cool_start,
+            timetable.cool_epochs,
+            self.source.size,
+            self.steps,
+        )
+        return Plan(*(np.asarray(n, self.settings.layout.dtype) for n in numbers))
+
+    def _fetch(self, records: Record, count: int) -> Record:
+        """Bring records to the host, with an axis for the runs whether or not there are several."""
+        rows = [np.asarray(r)[:count] for r in records]
+        return Record(*(r.reshape(count, -1) for r in rows))
+
+    def _where(self, new: Record, index: int, done: int) -> str:
+        step = int(new.bad_step[index].max())
+        parts = ("complexity_weights", "complexity_noise", "accuracy")
+        bad = [p for p in parts if not np.isfinite(getattr(new, p)[index]).any()]
+        part = " and ".join(bad).replace("_", " of the ") or "weights"
+        return f"the {part} became nan or infinite in epoch {done + index + 1}, step {step + 1}"
+
+    def _report(
+        self, timetable: Timetable, plan: Plan, new: Record, done: int, pace: _Pace
+    ) -> Report:
+        last = Record(*(r[-1:] for r in new))
+        totals = self.free_energies(last)[0]
+        best = int(np.nanargmin(totals))
+        jacobian = float(self.run_jacobians[best])
+        complexity = float((last.complexity_weights + last.complexity_noise)[0, best])
+        blocks = self.source.blocks_per_pass
+        epoch = np.asarray(done - 1, np.float32)
+        return Report(
+            epoch=-(-done // blocks),
+            epochs=-(-timetable.last_epoch // blocks),
+            free_energy=float(totals[best]),
+            complexity=complexity,
+            accuracy=float(last.accuracy[0, best]) - jacobian,
+            rate=float(program.rate_at(plan, epoch)),
+            phase=timetable.phase,
+            seconds=pace.seconds,
+            seconds_left=pace.seconds_per_epoch * (timetable.last_epoch - done),
+        )
+
+    # --- judging --------------------------------------------------------------------------------
+
+    def evaluate(self, state: State, records: Record) -> list[Evaluation]:
+        """Free energies of all runs, in the data's own units.
+
+        Args:
+            state: the weights to judge.
+            records: of their training; for data that cannot be read again they are all there is.
+        """
+        if self._data is not None:
+            found = self._evaluate(state, self._data)
+        elif self.source.repeatable:
+            found = self._evaluate_stream(state)
+        else:
+            found = self._recall(state, records)
+        many = self.settings.many
+        each = [
+            jax.tree.map(lambda a, run=run: a[run] if many else a, found)
+            for run in range(len(self.run_jacobians))
+        ]
+        return [
+            e._replace(free_energy=_with_jacobian(e.free_energy, j))
+            for e, j in zip(each, self.run_jacobians, strict=True)
+        ]
+
+    def _evaluate(self, state: State, data: Block, noise: Any = None) -> Evaluation:
+        samples = 1 if self.settings.inference == "moments" else self.recipe.samples
+        return program.evaluate(self.settings, state, self.fixed, data, noise, samples=samples)
+
+    def _evaluate_stream(self, state: State) -> Evaluation:
+        """Two passes: q(γ) from all blocks, then the accuracy of each under it."""
+        start = noise = self._initial_noise()
+        if self.settings.many:
+            runs = len(self.run_jacobians)
+            start = noise = jax.tree.map(lambda p: jnp.broadcast_to(p, (runs, *p.shape)), start)
+        for block in self._one_pass():
+            # The parameters of q(γ) are the prior's plus a sum over rows.
+            found = self._evaluate(state, block).noise
+            noise = jax.tree.map(lambda total, new, old: total + new - old, noise, found, start)
+        found = [self._evaluate(state, block, noise) for block in self._one_pass()]
+        last = found[-1].free_energy
+        good = sum(e.free_energy.accuracy for e in found)
+        error = jnp.sqrt(sum(jnp.square(e.standard_error) for e in found))
+        parts = FreeEnergy(last.complexity_weights, last.complexity_noise, good)
+        return Evaluation(parts, noise, error)
+
+    def _one_pass(self) -> Iterator[Block]:
+        blocks = itertools.islice(self.source.blocks(), self.source.blocks_per_pass)
+        return (self._ready(block) for block in blocks)
+
+    def _recall(self, state: State, records: Record) -> Evaluation:
+        """Estimate from the last third of the blocks of a stream that was read once."""
+        recent = slice(-max(1, len(records.accuracy) // 3), None)
+        means = [np.mean(r[recent], axis=0) for r in records[:3]]
+        spread = np.std((records.complexity_weights - records.accuracy)[recent], axis=0)
+        error = spread / np.sqrt(len(records.accuracy[recent]))
+        many = self.settings.many
+        parts = FreeEnergy(*(jnp.asarray(m if many else m[0]) for m in means))
+        return Evaluation(parts, state.noise, jnp.asarray(error if many else error[0]))
+
+    # --- devices --------------------------------------------------------------------------------
+
+    def placed(self, tree: Any) -> Any:
+        """Put arrays where the program leaves them, so that it is compiled once only."""
+        if self.mesh is None:
+            return jax.tree.map(jnp.asarray, tree)
+        return jax.device_put(tree, program.placement(self.settings, tree))
+
+    def gathered(self, tree: Any) -> Any:
+        """Return arrays of which every process has all of every one."""
+        if self.mesh is None:
+            return tree
+        whole = NamedSharding(self.mesh, PartitionSpec())
+        return jax.jit(lambda t: t, out_shardings=jax.tree.map(lambda _: whole, tree))(tree)
+
+    def _place_rows(self, array: Any, own_data: bool) -> Array:
+        if self.mesh is None:
+            return jnp.asarray(array)
+        if isinstance(array, jax.Array) and not array.is_fully_addressable:
+            return array
+        axis = int(own_data)
+        spec = [None] * np.ndim(array)
+        if np.shape(array)[axis] % self.mesh.devices.size == 0:
+            spec[axis] = self.mesh.axis_names
+        return jax.device_put(array, NamedSharding(self.mesh, PartitionSpec(*spec)))
+
+
+def _with_jacobian(parts: FreeEnergy, log_jacobian: float) -> FreeEnergy:
+    return FreeEnergy(
+        parts.complexity_weights, parts.complexity_noise, parts.accuracy - log_jacobian
+    )
+
+
+def _joined(records: list[Record]) -> Record:
+    return Record(*(np.concatenate(field) for field in zip(*records, strict=True)))
+
+
+class _Pace:
+    """How many epochs make a call of about the wanted length."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+        self.epochs = 1
+        self.seconds_per_epoch = 0.0
+        self._calls = 0
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._begun
+
+    def measured(self, count: int) -> Any:
+        return _Stopwatch(self, count)
+
+    def took(self, seconds: float, count: int) -> None:
+        self._calls += 1
+        if self._calls == 1:
+            return  # it may have compiled
+        self.seconds_per_epoch = seconds / count
+        self.epochs = max(1, min(program.CALL_LENGTH, int(_CALL_SECONDS * count / seconds)))
+
+
+class _Stopwatch:
+    def __init__(self, pace: _Pace, count: int) -> None:
+        self._pace, self._count = pace, count
+
+    def __enter__(self) -> None:
+        self._begun = time.monotonic()
+
+    def __exit__(self, *exception: object) -> None:
+        self._pace.took(max(time.monotonic() - self._begun, 1e-9), self._count)
+
+
+class Saver:
+    """Writes checkpoints now and then, and reads the newest one that fits.
+
+    Args:
+        path: the file.
+        fingerprint: of everything that decides how training goes; a checkpoint with another one
+            belongs to another training.
+    """
+
+    def __init__(self, path: Any, fingerprint: str) -> None:
+        self.path, self._fingerprint = path, fingerprint
+        self._next = 0.0
+
+    def consider(
+        self,
+        trainer: Trainer,
+        state: State,
+        timetable: Timetable,
+        records: Callable[[], Record],
+    ) -> None:
+        """Write if the last time is long enough ago, measured by what writing costs."""
+        begun = time.monotonic()
+        if begun < self._next:
+            return
+        self.write(trainer, state, timetable, records())
+        ended = time.monotonic()
+        self._next = ended + max(_CHECKPOINT_SECONDS, 20 * (ended - begun))
+
+    def write(self, trainer: Trainer, state: State, timetable: Timetable, records: Record) -> None:
+        """Write a checkpoint; if that fails, say so and go on."""
+        leaves = jax.tree.leaves(trainer.gathered(_raw_keys(state)))
+        tensors = {f"state.{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+        tensors |= {f"record.{name}": value for name, value in records._asdict().items()}
+        facts = {"fingerprint": self._fingerprint, "timetable": asdict(timetable)}
+        if jax.process_index() != 0:
+            return
+        try:
+            checkpoints.save(self.path, tensors, facts)
+        except OSError as error:
+            warnings.warn(
+                f"could not write the checkpoint {self.path} ({error}). Training goes on.",
+                checkpoints.CheckpointWarning,
+                stacklevel=2,
+            )
+
+    def read(self, like: State) -> tuple[State, Timetable, Record] | None:
+        """Return what the newest checkpoint holds, or None if there is none."""
+        found = checkpoints.newest(self.path)
+        if found is None:
+            return None
+        tensors, facts = found
+        if facts["fingerprint"] != self._fingerprint:
+            raise checkpoints.CheckpointError(
+                f"{self.path} is the checkpoint of another training: its data, model, key or "
+                "options are not these. Give another path, or delete it to start anew."
+            )
+        structure = jax.tree.structure(_raw_keys(like))
+        leaves = [tensors[f"state.{i}"] for i in range(structure.num_leaves)]
+        raw = structure.unflatten(leaves)
+        key = jax.random.wrap_key_data(jnp.asarray(raw.key), impl=jax.random.key_impl(like.key))
+        state = jax.tree.map(jnp.asarray, raw._replace(key=key))
+        names = Record._fields
+        records = Record(*(tensors[f"record.{name}"] for name in names))
+        return state, Timetable(**facts["timetable"]), records
+
+
+def _raw_keys(state: State) -> State:
+    return state._replace(key=jax.random.key_data(state.key))

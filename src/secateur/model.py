@@ -1,0 +1,57 @@
+"""A model function together with what is believed before any data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from secateur.distributions import Distribution, Normal
+from secateur.likelihoods import GaussianLikelihood
+from secateur.likelihoods.base import Likelihood
+from secateur.propagation.transform import ALGORITHMS
+
+__all__ = ["BayesianModel"]
+
+
+@dataclass(frozen=True, eq=False)
+class BayesianModel:
+    """A model function, the weights it starts from, and the assumptions about data and weights.
+
+        p(Y, θ, γ) = p(Y | f(θ, X), γ) p(θ) p(γ)
+
+    Args:
+        f: any pure JAX function `f(params, x)`; rows of data are the first axis of `x` and of the
+            result.
+        params: the weights: any pytree, from any library. Where the means of training start, and
+            what says which shapes there are.
+        likelihood: how targets scatter around the function; see `secateur.likelihoods`.
+        prior: of the weights: one distribution for all, or one per leaf; see `secateur.priors`.
+        inference: `"moments"`, `"local"` or `"global"`; see `secateur.propagate`.
+        where: which leaves are uncertain, by default all of floating numbers; see
+            `secateur.believe`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> model = BayesianModel(lambda w, x: x @ w, jnp.zeros((3, 1)), inference="local")
+        >>> model.prior
+        Normal(mean=0.0, variance=1.0)
+    """
+
+    f: Callable[[Any, Any], Any]
+    params: Any
+    likelihood: Likelihood = field(default_factory=GaussianLikelihood)
+    prior: Distribution | Any = field(default_factory=lambda: Normal(0.0, 1.0))
+    inference: str = "moments"
+    where: Any = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.f):
+            raise TypeError(
+                f"BayesianModel: f is a {type(self.f).__name__}. Give a function f(params, x)."
+            )
+        if self.inference not in ALGORITHMS:
+            raise ValueError(
+                f"BayesianModel: inference={self.inference!r} is not an algorithm. Supported: "
+                f"{', '.join(ALGORITHMS)}."
+            )

@@ -1,0 +1,129 @@
+"""What a long computation says while it runs: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple, TextIO
+
+__all__ = ["Progress", "Report"]
+
+_PATIENCE = 2.0  # seconds before anything is shown: what is quicker needs no progress
+_BETWEEN_LINES = 5.0
+
+
+class Report(NamedTuple):
+    """Where training is.
+
+    Attributes:
+        epoch: passes over the data done.
+        epochs: at most so many are planned.
+        free_energy: of the last epoch, averaged over its steps, in nats; of the best restart.
+        complexity: its first part, nats.
+        accuracy: its second part, nats; free_energy = complexity − accuracy.
+        rate: learning rate of the last epoch.
+        phase: "training" or "cooling" (the rate falls to 0).
+        seconds: since the start of this call.
+        seconds_left: an estimate, if all planned epochs are needed.
+    """
+
+    epoch: int
+    epochs: int
+    free_energy: float
+    complexity: float
+    accuracy: float
+    rate: float
+    phase: str
+    seconds: float
+    seconds_left: float
+
+    def __str__(self) -> str:
+        return (
+            f"epoch {self.epoch}/{self.epochs}  free energy {self.free_energy:.1f} nats = "
+            f"complexity {self.complexity:.1f} − accuracy {self.accuracy:.1f}  "
+            f"rate {self.rate:.2g}  {self.phase}, {_duration(self.seconds_left)} left at most"
+        )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+class Progress:
+    """Shows reports: not at all, on a terminal with a bar, or as lines; and hands them on.
+
+    Args:
+        title: what is being done.
+        show: False is silent.
+        callback: called with every report, shown or not.
+        file: where lines go; a bar is drawn if it is a terminal. By default standard error.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        *,
+        show: bool = True,
+        callback: Callable[[Report], None] | None = None,
+        file: TextIO | None = None,
+    ) -> None:
+        self._title = title
+        self._callback = callback
+        self._file = sys.stderr if file is None else file
+        self._show = show
+        self._begun = self._last = time.monotonic()
+        self._bar: tuple | None = None
+        self._lines = 0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar:
+            self._bar[0].stop()
+
+    def update(self, report: Report) -> None:
+        """Take note of a report."""
+        if self._callback is not None:
+            self._callback(report)
+        now = time.monotonic()
+        if not self._show or now - self._begun < _PATIENCE:
+            return
+        if self._file.isatty():
+            self._draw(report)
+        elif not self._lines or now - self._last >= _BETWEEN_LINES:
+            self._line(f"{self._title}: {report}")
+            self._last = now
+
+    def finish(self, sentence: str) -> None:
+        """Say how it ended, if anything was shown before."""
+        if self._bar:
+            self._bar[0].stop()
+            self._bar = None
+            self._line(sentence)
+        elif self._lines:
+            self._line(sentence)
+
+    def _line(self, text: str) -> None:
+        print(text, file=self._file, flush=True)  # noqa: T201
+        self._lines += 1
+
+    def _draw(self, report: Report) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        if self._bar is None:
+            bar = Bar(
+                BarColumn(bar_width=24),
+                TextColumn("{task.description}"),
+                console=Console(file=self._file, highlight=False),
+                transient=True,
+            )
+            self._bar = (bar, bar.add_task(self._title, total=report.epochs))
+            bar.start()
+        bar, task = self._bar
+        bar.update(task, completed=report.epoch, total=report.epochs, description=str(report))
