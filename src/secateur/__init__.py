@@ -9,6 +9,8 @@ from secateur.distributions import (
     MultivariateNormal,
     Normal,
 )
+from secateur.checkpoints import CheckpointError, CheckpointWarning
+from secateur.fitting import FitError, Fitted, Recipe, fit, fit_many
 from secateur.free_energy import FreeEnergy, free_energy
 from secateur.likelihoods import (
     BernoulliLikelihood,
@@ -16,6 +18,8 @@ from secateur.likelihoods import (
     GaussianLikelihood,
     PoissonLikelihood,
 )
+from secateur.model import BayesianModel
+from secateur.progress import Report
 from secateur.propagation import (
     Coverage,
     UnsupportedOperation,
@@ -35,11 +39,16 @@ from secateur.reduction import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "BayesianModel",
     "BernoulliLikelihood",
     "Beta",
     "CategoricalLikelihood",
+    "CheckpointError",
+    "CheckpointWarning",
     "Coverage",
     "Dirichlet",
+    "FitError",
+    "Fitted",
     "FreeEnergy",
     "Gamma",
     "GaussianLikelihood",
@@ -47,6 +56,8 @@ __all__ = [
     "MultivariateNormal",
     "Normal",
     "PoissonLikelihood",
+    "Recipe",
+    "Report",
     "UnsupportedOperation",
     "believe",
     "complexity",
@@ -54,6 +65,8 @@ __all__ = [
     "count",
     "coverage",
     "cut",
+    "fit",
+    "fit_many",
     "free_energy",
     "group_scores",
     "live",

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.scipy.special import digamma, gammaln
 from jax.typing import ArrayLike
 
@@ -150,3 +151,42 @@ def cholesky_of_live(covariance: jax.Array) -> tuple[jax.Array, jax.Array]:
         jnp.eye(covariance.shape[-1], dtype=covariance.dtype), touched.shape
     )
     return jnp.linalg.cholesky(jnp.where(touched, identity, covariance)), certain
+
+
+# Chebyshev fit of (1 + a)·Mills(a) on 0 ≤ a ≤ 40, in u = (a − 2.5)/(a + 2.5): to 4e-8.
+_MILLS_MIDDLE = 2.5
+_MILLS = (
+    1.2399279,
+    -0.229575441,
+    -0.0945420077,
+    0.115455193,
+    -0.0218064103,
+    -0.0151142977,
+    0.00323168389,
+    0.0030669414,
+    -5.2477117e-05,
+    -0.000492178511,
+    -0.000104314245,
+)
+
+
+def normal_tail(a: Array, density: Array) -> Array:
+    """Upper tail of the standard Normal, P(z > a) for 0 ≤ a ≤ 40, given its density at a.
+
+        P(z > a) = φ(a) Mills(a)
+
+    In float32 it shares the density's exponential, costs a third of `erfc` and is as precise
+    (2e-7, relative); in float64 it is `erfc`.
+
+    Example:
+        >>> a = jnp.float32(1.0)
+        >>> round(float(normal_tail(a, jnp.exp(-0.5 * a * a) / jnp.sqrt(2 * jnp.pi))), 6)
+        0.158655
+    """
+    if a.dtype != jnp.float32:
+        return 0.5 * jax.lax.erfc(math.sqrt(0.5) * a)
+    u = (a - _MILLS_MIDDLE) / (a + _MILLS_MIDDLE)
+    value = jnp.full_like(u, _MILLS[-1])
+    for coefficient in _MILLS[-2::-1]:
+        value = value * u + coefficient
+    return density * value / (1.0 + a)

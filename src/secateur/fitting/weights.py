@@ -7,6 +7,7 @@ masks are data, so one compiled program serves every round of pruning.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -72,10 +73,11 @@ class Layout(NamedTuple):
     def beliefs(self, q: Normal, certain: list[Array]) -> PyTree:
         """Put a flat belief and the certain arrays back into the user's pytree."""
         arrays = iter(certain)
+        uncertain = iter(zip(_parts(self, q.mean), _parts(self, q.variance), strict=True))
         new = []
         for leaf in self.leaves:
             if isinstance(leaf, Place):
-                new.append(Normal(self.part(q.mean, leaf), self.part(q.variance, leaf)))
+                new.append(Normal(*next(uncertain)))
             else:
                 new.append(next(arrays) if leaf is _CERTAIN else leaf)
         return self.treedef.unflatten(new)
@@ -91,6 +93,27 @@ class Layout(NamedTuple):
         ]
         rest = self.size - self.places[-1].stop
         return jnp.concatenate([*parts, jnp.full(rest, padding, self.dtype)])
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _parts(layout: Layout, vector: Array) -> list[Array]:
+    """Cut a vector into the shapes of the leaves.
+
+    Its gradient is one concatenation. Left to JAX it would be a sum of vectors of full length, one
+    for each leaf, nearly all of them zeros.
+    """
+    return [layout.part(vector, place) for place in layout.places]
+
+
+def _parts_forward(layout: Layout, vector: Array) -> tuple[list[Array], None]:
+    return _parts(layout, vector), None
+
+
+def _parts_backward(layout: Layout, _: None, gradients: list[Array]) -> tuple[Array]:
+    return (layout.vector(gradients),)
+
+
+_parts.defvjp(_parts_forward, _parts_backward)
 
 
 def lay_out(beliefs: PyTree, *, multiple: int = 1) -> tuple[Layout, Normal, list[Array]]:

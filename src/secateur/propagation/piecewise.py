@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-_SQRT_HALF = float(np.sqrt(0.5))
+from secateur.special import normal_tail
+
 _DENSITY_AT_0 = float(1.0 / np.sqrt(2.0 * np.pi))
 
 
@@ -160,8 +163,10 @@ def moments(pieces: Pieces, mean: Array, variance: Array) -> tuple[Array, Array,
     for k in reversed(range(len(breaks))):
         if lines[k] == lines[k + 1]:
             del lines[k + 1], breaks[k]
+    if len(breaks) == 1 and _jump(breaks[0], *lines) == 0.0:
+        return _bent(breaks[0], lines[0], lines[1], mean, variance)
     dtype = mean.dtype
-    floor = 1e-60 if dtype == jnp.float64 else 1e-20
+    floor = _certain_below(dtype)
     sigma = jnp.sqrt(jnp.maximum(variance, floor))
     slope = jnp.full_like(mean, lines[0][0])
     offset = jnp.full_like(mean, lines[0][1])
@@ -177,11 +182,10 @@ def moments(pieces: Pieces, mean: Array, variance: Array) -> tuple[Array, Array,
         side = jnp.where(mean >= place, -1.0, 1.0).astype(dtype)
         a = jnp.minimum(side * (place - mean) / sigma, 40.0)
         density = _DENSITY_AT_0 * jnp.exp(-0.5 * a * a)
-        tail = 0.5 * jax.lax.erfc(_SQRT_HALF * a)
+        tail = normal_tail(a, density)
         bend = right[0] - left[0]
-        jump = (right[0] * place + right[1]) - (left[0] * place + left[1])
-        has_jump = abs(jump) > 1e-6 * max(1.0, abs(left[1]), abs(right[1]))
-        step = side * jump / sigma if has_jump else None
+        jump = _jump(place, left, right)
+        step = side * jump / sigma if jump else None
         first = first + bend * (density - a * tail)
         tilt = tilt + side * bend * tail
         if step is not None:
@@ -199,6 +203,102 @@ def moments(pieces: Pieces, mean: Array, variance: Array) -> tuple[Array, Array,
     # Below the floor the beliefs are certain: exactly the plain function, as for pruned weights.
     excess = jnp.where(variance > floor, sigma * first, 0.0)
     return value + excess, variance * jnp.maximum(second, 0.0), tilt
+
+
+def _certain_below(dtype: jnp.dtype) -> float:
+    """The variance below which a belief is taken as certain."""
+    return 1e-60 if dtype == jnp.float64 else 1e-20
+
+
+def _jump(place: float, left: tuple[float, float], right: tuple[float, float]) -> float:
+    """How far a function jumps at a break; exactly 0 but for rounding."""
+    jump = (right[0] * place + right[1]) - (left[0] * place + left[1])
+    return jump if abs(jump) > 1e-6 * max(1.0, abs(left[1]), abs(right[1])) else 0.0
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
+def _bent(
+    place: float,
+    left: tuple[float, float],
+    right: tuple[float, float],
+    mean: Array,
+    variance: Array,
+) -> tuple[Array, Array, Array]:
+    """`moments` of two lines that meet: relu, leaky relu, abs.
+
+    Most networks spend most of their elementwise time here, so the derivatives are closed too.
+    """
+    return _Bend.of(place, left, right, mean, variance).moments()
+
+
+@_bent.defjvp
+def _bent_jvp(place, left, right, primals, tangents):
+    bend = _Bend.of(place, left, right, *primals)
+    by_mean, by_variance = bend.derivatives()
+    mean_dot, variance_dot = tangents
+    dots = tuple(a * mean_dot + b * variance_dot for a, b in zip(by_mean, by_variance, strict=True))
+    return bend.moments(), dots
+
+
+class _Bend(NamedTuple):
+    """A bend between two lines, seen from the mean; the notation of `moments`."""
+
+    mean: Array
+    variance: Array
+    sigma: Array
+    certain: Array
+    slope: Array  # of the line that the mean is on
+    offset: Array
+    bend: float  # slope on the right minus slope on the left
+    side: Array
+    a: Array
+    density: Array
+    tail: Array
+    beyond: Array  # E[distance beyond the break] / sigma
+
+    @classmethod
+    def of(cls, place, left, right, mean: Array, variance: Array) -> _Bend:
+        floor = _certain_below(mean.dtype)
+        sigma = jnp.sqrt(jnp.maximum(variance, floor))
+        on_right = mean >= place
+        slope = jnp.where(on_right, right[0], left[0]).astype(mean.dtype)
+        offset = jnp.where(on_right, right[1], left[1]).astype(mean.dtype)
+        side = jnp.where(on_right, -1.0, 1.0).astype(mean.dtype)
+        a = jnp.minimum(jnp.abs(place - mean) / sigma, 40.0)
+        density = _DENSITY_AT_0 * jnp.exp(-0.5 * a * a)
+        tail = normal_tail(a, density)
+        return cls(
+            mean, variance, sigma, variance <= floor, slope, offset, right[0] - left[0], side, a,
+            density, tail, density - a * tail,
+        )  # fmt: skip
+
+    def moments(self) -> tuple[Array, Array, Array]:
+        excess = jnp.where(self.certain, 0.0, self.sigma * self.bend * self.beyond)
+        square = (1.0 + self.a * self.a) * self.tail - self.a * self.density
+        tilt = self.slope + self.side * self.bend * self.tail
+        second = self.slope * (2.0 * tilt - self.slope)
+        second = second + self.bend**2 * (square - self.beyond * self.beyond)
+        value = self.slope * self.mean + self.offset
+        return value + excess, self.variance * jnp.maximum(second, 0.0), tilt
+
+    def derivatives(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """Of mean, variance and E[f'], by the mean and by the variance of x (Price's theorem).
+
+            ∂E[f]/∂m = E[f']             ∂E[f]/∂v = E[f'']/2
+            ∂Var[f]/∂m = 2 Cov(f, f')    ∂Var[f]/∂v = E[f'²] + Cov(f, f'')
+        """
+        bend, side, slope = self.bend, self.side, self.slope
+        curvature = jnp.where(self.certain, 0.0, bend * self.density / self.sigma)
+        tilt = slope + side * bend * jnp.where(self.certain, 0.0, self.tail)
+        beyond = slope * self.density + side * bend * self.beyond * (1.0 - self.tail)
+        covariance = jnp.where(self.certain, 0.0, bend * self.sigma * beyond)
+        other = slope + side * bend
+        square = slope**2 + (other**2 - slope**2) * self.tail
+        square = square + bend * self.density * (slope * side * self.a - bend * self.beyond)
+        return (
+            (tilt, 2.0 * covariance, curvature),
+            (0.5 * curvature, square, 0.5 * side * self.a * curvature / self.sigma),
+        )
 
 
 def _product_of_terms(x: tuple, y: tuple) -> Array | None:
