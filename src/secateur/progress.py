@@ -38,6 +38,14 @@ class Report(NamedTuple):
     seconds: float
     seconds_left: float
 
+    @property
+    def short(self) -> str:
+        """Return what fits beside a bar on a terminal of 80 columns."""
+        return (
+            f"epoch {self.epoch}/{self.epochs} F {self.free_energy:.1f} = {self.complexity:.1f} − "
+            f"{self.accuracy:.1f} rate {self.rate:.2g} {_duration(self.seconds_left)} left"
+        )
+
     def __str__(self) -> str:
         return (
             f"epoch {self.epoch}/{self.epochs}  free energy {self.free_energy:.1f} nats = "
@@ -118,7 +126,7 @@ class Progress:
 
         if self._bar is None:
             bar = Bar(
-                BarColumn(bar_width=24),
+                BarColumn(bar_width=16),
                 TextColumn("{task.description}"),
                 console=Console(file=self._file, highlight=False),
                 transient=True,
@@ -126,4 +134,4 @@ class Progress:
             self._bar = (bar, bar.add_task(self._title, total=report.epochs))
             bar.start()
         bar, task = self._bar
-        bar.update(task, completed=report.epoch, total=report.epochs, description=str(report))
+        bar.update(task, completed=report.epoch, total=report.epochs, description=report.short)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -56,26 +57,38 @@ def varying_targets(columns: Columns) -> None:
         )
 
 
-def rehearse(forward: Any, beliefs: Any, likelihood: Any, sample: Block, targets: Any) -> None:
-    """Check that model, data and likelihood fit together: shapes by tracing, labels by looking."""
+def rehearse(
+    forward: Callable[[Any], Any], likelihood: Any, sample: Block, targets: Any
+) -> None:
+    """Check that model, data and likelihood fit together: shapes by tracing, labels by looking.
+
+    Args:
+        forward: from inputs to a prediction.
+        likelihood: the model's.
+        sample: a few rows.
+        targets: all there are. Their values matter to some likelihoods (labels, counts), so all are
+            tried, against a prediction that is no work to make.
+    """
     inputs, some = sample
-    shape = jax.eval_shape(lambda b, x: forward(jax.random.key(0), b, x), beliefs, inputs)
+    shape = jax.eval_shape(forward, inputs)
     if not isinstance(shape, Normal | jax.ShapeDtypeStruct):
         raise TypeError(
             f"the model returns {jax.tree.structure(shape)}. Supported: one array, rows first. "
             "Choose one output, or join them."
         )
-    # Values of every target matter to some likelihoods (labels, counts): try them all, against a
-    # prediction that is no work to make.
     example = shape.mean if isinstance(shape, Normal) else shape
-    rows = len(targets)
-    if len(some) != example.shape[:1][0] if example.ndim else True:
+    if example.shape[:1] != (len(some),):
         raise ValueError(
             f"for {len(some)} rows of inputs the model returns shape {example.shape}. Its first "
             "axis must count rows."
         )
-    flat = jnp.zeros((rows, *example.shape[1:]), example.dtype)
-    likelihood.expected_log_likelihood(likelihood.initial_noise(flat), flat, targets)
+    zeros = jnp.zeros((len(targets), *example.shape[1:]), example.dtype)
+    likelihood.expected_log_likelihood(likelihood.initial_noise(zeros), zeros, targets)
+
+
+def is_here(values: Any) -> bool:
+    """Whether this process holds all of an array."""
+    return not isinstance(values, jax.Array) or values.is_fully_addressable
 
 
 def _is_table(node: Any) -> bool:
@@ -99,7 +112,7 @@ def _array(values: Any, name: str) -> Any:
 def _all_finite(values: Any, name: str) -> None:
     if not jnp.issubdtype(values.dtype, jnp.floating):
         return
-    if isinstance(values, jax.Array) and not values.is_fully_addressable:
+    if not is_here(values):
         if not bool(jnp.all(jnp.isfinite(values))):
             raise ValueError(f"the {name} hold values that are not finite (nan or inf).")
         return

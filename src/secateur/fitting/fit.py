@@ -116,7 +116,7 @@ def fit(
         recipe=chosen,
         optimiser=optimiser,
         empirical_bayes=empirical_bayes,
-        mesh=_mesh_of((data, model.params)) if mesh is None else mesh,
+        mesh=_mesh_of((data if _is_pair(data) else (), model.params)) if mesh is None else mesh,
         checkpoint=checkpoint,
         progress=Progress("fit", show=progress, callback=callback),
     )
@@ -299,9 +299,16 @@ def _check(model: BayesianModel, source: Any, trainer: Trainer, beliefs: Any) ->
         if hasattr(model.likelihood, "precision"):
             checks.varying_targets(columns)
     sample = standardised(source.sample(), trainer.scalings[0])
-    targets = source.sets[0][1] if isinstance(source, Arrays) else sample[1]
+    targets = sample[1]
+    if isinstance(source, Arrays) and checks.is_here(source.sets[0][1]):
+        targets = source.sets[0][1]
+    layout, flat, certain = lay_out(beliefs)
     forward = propagate(model.f, model.inference)
-    checks.rehearse(forward, beliefs, model.likelihood, sample, targets)
+
+    def try_out(x: Any) -> Any:
+        return forward(jax.random.key(0), layout.beliefs(flat, certain), x)
+
+    checks.rehearse(try_out, model.likelihood, sample, targets)
 
 
 def _recipe(
@@ -339,7 +346,7 @@ def _fingerprint(model: BayesianModel, source: Any, trainer: Trainer, state: Sta
     arrays = [raw, [s for s in getattr(source, "sets", [source.sample()])], model.likelihood]
     for leaf in jax.tree.leaves(arrays):
         digest.update(repr((np.shape(leaf), str(jnp.result_type(leaf)))).encode())
-        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
+        if checks.is_here(leaf):
             digest.update(np.asarray(leaf).tobytes())
     settings = trainer.settings
     digest.update(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from jax import Array
 
 from secateur.distributions import Normal
 from secateur.fitting.scaling import Scaling
+from secateur.fitting.weights import lay_out
 from secateur.free_energy import FreeEnergy
 from secateur.model import BayesianModel
 from secateur.propagation import propagate
@@ -90,11 +92,16 @@ class Fitted:
             not included; else a sample of f.
         """
         x = self.scaling.standard_inputs(jax.tree.map(jnp.asarray, inputs))
-        forward = jax.jit(propagate(self.model.f, self.model.inference))
-        prediction = forward(key, self.beliefs, x)
+        layout, flat, certain = lay_out(self.beliefs)
+        prediction = _predict(self.model.f, self.model.inference, layout, key, flat, certain, x)
         if self.scaling.targets is None:
             return prediction
         return self.scaling.targets.to_data(prediction)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _predict(f, inference, layout, key, flat, certain, x) -> Normal | Array:
+    return propagate(f, inference)(key, layout.beliefs(flat, certain), x)
 
 
 class FitError(FloatingPointError):

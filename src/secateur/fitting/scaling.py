@@ -89,19 +89,26 @@ def _is_affine(node: Any) -> bool:
     return node is None or isinstance(node, Affine)
 
 
+def _summarise(xp: Any, values: Any) -> tuple[Any, Any, Any]:
+    """Mean, sum of squared deviations and largest size of every column, by NumPy or by JAX."""
+    flat = values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1)
+    mean = xp.mean(flat, axis=0)
+    return mean, xp.sum(xp.square(flat - mean[None]), axis=0), xp.max(xp.abs(flat), axis=0)
+
+
 class Columns:
     """Running count, mean and sum of squared deviations per column, in float64 (Chan et al.)."""
 
     def __init__(self, values: Any) -> None:
-        values = np.asarray(values)
         self.itemsize = values.dtype.itemsize
         self.rows = len(values)
-        flat = values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1).astype(np.float64)
-        self.count = len(flat)
-        self.mean = flat.mean(axis=0) if len(flat) else np.zeros(flat.shape[1])
-        self.squares = np.square(flat - self.mean).sum(axis=0)
-        self.largest = np.abs(flat).max(axis=0, initial=0.0)
         self.vector = values.ndim == 1
+        if isinstance(values, jax.Array) and not values.is_fully_addressable:
+            summary = jax.tree.map(np.asarray, _summarise(jnp, values))
+        else:
+            summary = _summarise(np, np.asarray(values).astype(np.float64))
+        self.count = values.size // max(1, summary[0].size)
+        self.mean, self.squares, self.largest = summary
 
     def join(self, other: Columns) -> None:
         """Add another block of rows."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -46,7 +47,7 @@ class Arrays:
         return [(_input_columns(x), Columns(y)) for x, y in self.sets]
 
     def sample(self) -> Block:
-        """Return a few rows, to try the model on."""
+        """Return a few rows, to try the model on; zeros if they are in other processes."""
         return _head(self.sets[0])
 
 
@@ -162,12 +163,17 @@ def _is_columns(node: Any) -> bool:
 def _input_columns(inputs: Any) -> Any:
     """Columns of every array of floating numbers; None for others, such as tokens."""
     return jax.tree.map(
-        lambda x: Columns(x) if np.issubdtype(np.asarray(x).dtype, np.floating) else None, inputs
+        lambda x: Columns(x) if jnp.issubdtype(x.dtype, jnp.floating) else None, inputs
     )
 
 
 def _head(block: Block) -> Block:
-    return jax.tree.map(lambda a: a[: min(2, len(a))], block)
+    def head(values: Any) -> np.ndarray:
+        if checks.is_here(values):
+            return np.asarray(values[:2])
+        return np.zeros((min(2, len(values)), *values.shape[1:]), values.dtype)
+
+    return jax.tree.map(head, block)
 
 
 def _opener(batches: Any) -> tuple[Callable[[], Iterator[Block]], bool]:

@@ -8,8 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from secateur.fitting.levelling import trend
+from secateur.fitting.recipes import Recipe
 
 _FIRST_LOOK = 60
+# Adam moves a weight by no more than the rate in a step. Before the free energy may be called
+# level, a weight must have had time to go ten units: several times across the prior and back.
+_FIRST_DISTANCE = 10.0
 _BETWEEN_LOOKS = 10  # epochs, or 5 % of those so far
 _SHORTEST_COOLING = 20
 
@@ -39,9 +43,13 @@ class Timetable:
     why: str = ""
     ended: str = ""
 
-    def __post_init__(self) -> None:
-        if not self.stops:
-            self.next_look = self.budget
+    @classmethod
+    def of(cls, recipe: Recipe, budget: int, steps: float) -> Timetable:
+        """Return the plan of a recipe, for epochs of so many steps."""
+        if not recipe.stops:
+            return cls(budget, recipe.cooling, False, next_look=budget)
+        look = max(_FIRST_LOOK, math.ceil(_FIRST_DISTANCE / (recipe.rate * steps)))
+        return cls(budget, recipe.cooling, True, next_look=look)
 
     @property
     def phase(self) -> str:
@@ -88,7 +96,7 @@ class Timetable:
             self.why = f"the budget of {self.budget} epochs was used"
             if known and not level:
                 falling = min(t.slope for t in known)
-                self.why += f", the free energy still falling by {-falling:.2g} nats per epoch"
+                self.why += f", with the free energy falling by {-falling:.2g} nats per epoch"
         else:
             self.next_look = max(epoch + _BETWEEN_LOOKS, math.ceil(1.05 * epoch))
             return

@@ -98,7 +98,11 @@ class Trainer:
             mesh=mesh,
             shard_weights=shard_weights,
         )
-        self.fixed = Fixed(self.placed(certain), self.placed(model.likelihood))
+        # NumPy's arrays go to whatever devices the program runs on; numbers stay weakly typed.
+        likelihood = jax.tree.map(
+            lambda a: np.asarray(a) if isinstance(a, jax.Array) else a, model.likelihood
+        )
+        self.fixed = Fixed(self.placed(certain), likelihood)
         self._data: Block | None = None
         if isinstance(source, Arrays):
             sets = [standardised(s, c) for s, c in zip(source.sets, self.scalings, strict=True)]
@@ -149,7 +153,7 @@ class Trainer:
             budget = max(60, blocks, min(4000, recipe.steps * blocks // self.steps))
         if not self.source.repeatable:
             budget = min(budget, blocks)
-        return Timetable(budget, recipe.cooling, recipe.stops)
+        return Timetable.of(recipe, budget, self.steps / blocks)
 
     # --- training -------------------------------------------------------------------------------
 
@@ -173,7 +177,7 @@ class Trainer:
         pace = _Pace()
         while not timetable.ended:
             plan = self._plan(timetable)
-            wanted = min(timetable.next_decision - done, pace.epochs)
+            wanted = max(1, min(timetable.next_decision - done, pace.epochs))
             data, count = self._next(blocks, wanted)
             if data is None:
                 timetable.ended = "the iterator of data came to its end"
@@ -329,7 +333,7 @@ class Trainer:
         """Put arrays where the program leaves them, so that it is compiled once only."""
         if self.mesh is None:
             return jax.tree.map(jnp.asarray, tree)
-        return jax.device_put(tree, program.placement(self.settings, tree))
+        return jax.tree.map(_put, tree, program.placement(self.settings, tree))
 
     def gathered(self, tree: Any) -> Any:
         """Return arrays of which every process has all of every one."""
@@ -347,7 +351,20 @@ class Trainer:
         spec = [None] * np.ndim(array)
         if np.shape(array)[axis] % self.mesh.devices.size == 0:
             spec[axis] = self.mesh.axis_names
-        return jax.device_put(array, NamedSharding(self.mesh, PartitionSpec(*spec)))
+        return _put(array, NamedSharding(self.mesh, PartitionSpec(*spec)))
+
+
+def _put(array: Any, sharding: NamedSharding) -> Array:
+    """Put an array that every process has onto devices of which some are in other processes."""
+    if sharding.is_fully_addressable:
+        return jax.device_put(array, sharding)
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        return array
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        data = _put(jax.random.key_data(array), sharding)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
+    values = np.asarray(array)
+    return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
 
 
 def _with_jacobian(parts: FreeEnergy, log_jacobian: float) -> FreeEnergy:
@@ -365,7 +382,9 @@ class _Pace:
 
     def __init__(self) -> None:
         self._begun = time.monotonic()
-        self.epochs = 1
+        # Several processes must make the same calls, so no clock of theirs may decide.
+        self._alone = jax.process_count() == 1
+        self.epochs = 1 if self._alone else program.CALL_LENGTH
         self.seconds_per_epoch = 0.0
         self._calls = 0
 
@@ -381,7 +400,8 @@ class _Pace:
         if self._calls == 1:
             return  # it may have compiled
         self.seconds_per_epoch = seconds / count
-        self.epochs = max(1, min(program.CALL_LENGTH, int(_CALL_SECONDS * count / seconds)))
+        if self._alone:
+            self.epochs = max(1, min(program.CALL_LENGTH, int(_CALL_SECONDS * count / seconds)))
 
 
 class _Stopwatch:
@@ -417,8 +437,8 @@ class Saver:
     ) -> None:
         """Write if the last time is long enough ago, measured by what writing costs."""
         begun = time.monotonic()
-        if begun < self._next:
-            return
+        if begun < self._next and jax.process_count() == 1:
+            return  # (several processes gather the state together, so no clock may decide)
         self.write(trainer, state, timetable, records())
         ended = time.monotonic()
         self._next = ended + max(_CHECKPOINT_SECONDS, 20 * (ended - begun))

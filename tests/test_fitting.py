@@ -1,0 +1,549 @@
+"""`fit`: what it minimises, which rows it uses, when it ends, what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import secateur as sc
+from secateur.fitting import RECIPES, program
+from secateur.fitting.levelling import trend
+from secateur.fitting.sources import Arrays
+from secateur.fitting.trainer import Trainer
+from secateur.fitting.weights import Weights, flat_complexity, flat_priors, lay_out, unflat_priors
+
+KEY = jax.random.key(0)
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 3))
+Y = np.sin(X[:, :1]) + 0.1 * RNG.normal(size=(60, 1))
+QUICK = replace(RECIPES["default"], epochs=40, batch_size=16)
+
+
+def net(params, x):
+    return jax.nn.relu(x @ params["w1"] + params["b1"]) @ params["w2"] + params["b2"]
+
+
+def params(hidden=6, inputs=3, outputs=1, dtype=jnp.float64):
+    k1, k2 = jax.random.split(KEY)
+    return {
+        "w1": jax.random.normal(k1, (inputs, hidden), dtype),
+        "b1": jnp.zeros((1, hidden), dtype),
+        "w2": jax.random.normal(k2, (hidden, outputs), dtype),
+        "b2": jnp.zeros((1, outputs), dtype),
+    }
+
+
+def model(**options):
+    return sc.BayesianModel(net, params(), **options)
+
+
+def fit(model, data, key=KEY, recipe=QUICK, **options):
+    return sc.fit(model, data, key=key, recipe=recipe, progress=False, **options)
+
+
+def linear(w, x):
+    return x @ w
+
+
+def linear_model(**options):
+    return sc.BayesianModel(linear, jnp.zeros((3, 1)), **options)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return fit(model(), (X, Y))
+
+
+# --- what is minimised --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inference", ["moments", "local", "global"])
+def test_linear_regression_reaches_the_conjugate_optimum(inference):
+    """Oracle: the best mean-field Normal has the exact posterior's mean and 1/precision_ii."""
+    recipe = replace(
+        QUICK, standardise_inputs=False, standardise_targets=False, epochs=2000, batch_size=60
+    )
+    noise = 4.0
+    found = fit(
+        linear_model(likelihood=sc.GaussianLikelihood(precision=noise), inference=inference),
+        (X, Y),
+        recipe=recipe,
+    )
+    precision = noise * X.T @ X + np.eye(3)
+    mean = noise * np.linalg.solve(precision, X.T @ Y)
+    tolerance = 1e-3 if inference == "moments" else 0.02
+    np.testing.assert_allclose(found.beliefs.mean, mean, atol=tolerance)
+    np.testing.assert_allclose(
+        found.beliefs.variance[:, 0],
+        1 / np.diag(precision),
+        rtol={"moments": 0.02, "local": 0.1, "global": 0.3}[inference],
+    )
+    covariance = np.eye(60) / noise + X @ X.T
+    evidence = -0.5 * (Y.T @ np.linalg.solve(covariance, Y)).item()
+    evidence -= 0.5 * (60 * np.log(2 * np.pi) + np.linalg.slogdet(covariance)[1])
+    assert found.free_energy >= -evidence - 4 * found.standard_error
+    assert found.free_energy == pytest.approx(-evidence, abs=0.5 + 4 * found.standard_error)
+
+
+def test_the_free_energy_is_in_the_units_of_the_data(fitted):
+    """Oracle: y → 1000 y + 7 adds N ln 1000 to −ln p(y), and nothing else."""
+    found = fit(model(), (X, 1000 * Y + 7))
+    shift = len(Y) * np.log(1000)
+    assert found.free_energy == pytest.approx(fitted.free_energy + shift, abs=1e-3)
+    np.testing.assert_allclose(
+        found.predict(X).mean, 1000 * fitted.predict(X).mean + 7, rtol=1e-4, atol=1e-2
+    )
+    np.testing.assert_allclose(
+        found.predict(X).variance, 1e6 * fitted.predict(X).variance, rtol=1e-3
+    )
+
+
+def test_the_free_energy_is_that_of_free_energy(fitted):
+    """Oracle: `free_energy` of the beliefs that came out, on data standardised by hand."""
+    x, y = (X - X.mean(0)) / X.std(0), (Y - Y.mean(0)) / Y.std(0)
+    forward = sc.propagate(net, "moments")
+    prediction = forward(None, fitted.beliefs, x)
+    likelihood = sc.GaussianLikelihood()
+    noise = likelihood.update_noise(prediction, y)
+    expected = sc.free_energy(
+        forward, fitted.beliefs, fitted.priors, likelihood, noise, (x, y), key=None
+    )
+    jacobian = len(Y) * np.log(Y.std())
+    assert fitted.free_energy == pytest.approx(float(expected.total) + jacobian, rel=1e-9)
+    assert float(fitted.parts.total) == fitted.free_energy
+    assert float(fitted.parts.accuracy) == pytest.approx(float(expected.accuracy) - jacobian)
+
+
+def test_training_lowers_the_free_energy(fitted):
+    history = fitted.history.free_energy
+    assert len(history) == fitted.epochs == 40
+    assert fitted.free_energy < history[0] - 50
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [
+        sc.Normal(0.5, 2.0),
+        sc.Laplace(0.0, 0.7),
+        {n: sc.Normal(0.0, v) for n, v in zip(("w1", "b1", "w2", "b2"), (1.0, 2.0, 0.5, 1.0), strict=True)},
+        {"w1": sc.Laplace(0.0, 1.0), "b1": sc.Normal(0.0, 1.0), "w2": sc.Normal(0.0, 1.0), "b2": sc.Normal(0.0, 1.0)},
+    ],
+    ids=["normal", "laplace", "normals", "mixed"],
+)  # fmt: skip
+def test_flat_complexity_is_the_complexity(prior):
+    """Oracle: `secateur.complexity`, with pruned weights and padding that must not count."""
+    beliefs = sc.believe(params(), variance=0.3)
+    keep = jax.tree.map(lambda q: q.mean < 0.5, beliefs, is_leaf=lambda q: isinstance(q, sc.Normal))
+    beliefs = sc.cut(beliefs, keep)
+    priors = sc.priors(beliefs, prior)
+    layout, flat, certain = lay_out(beliefs, multiple=16)
+    assert layout.size % 16 == 0
+    weights, alive = Weights.of(flat), flat.variance > 0
+    flattened = flat_priors(layout, priors)
+    value, gradient = jax.value_and_grad(
+        lambda w: flat_complexity(layout, w, alive, flattened)
+    )(weights)  # fmt: skip
+    np.testing.assert_allclose(value, sc.complexity(beliefs, priors), rtol=1e-9)
+    assert all(np.isfinite(g).all() and not g[~alive].any() for g in gradient)
+    back = layout.beliefs(weights.belief(alive), certain)
+    for ours, theirs in zip(jax.tree.leaves(back), jax.tree.leaves(beliefs), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    restored = unflat_priors(layout, flattened)
+    np.testing.assert_allclose(sc.complexity(beliefs, restored), value, rtol=1e-9)
+
+
+def test_empirical_bayes_finds_the_variance_of_least_complexity():
+    """Oracle: the mean of (θ − mean)² under q is where ∂KL/∂σ_p² = 0; any other is worse."""
+    found = fit(model(), (X, Y), empirical_bayes=True)
+    q, prior = found.beliefs["w1"], found.priors["w1"]
+    np.testing.assert_allclose(
+        prior.variance, np.mean(np.asarray(q.variance + q.mean**2)), rtol=1e-9
+    )
+    best = float(q.kl(prior).sum())
+    for factor in (0.9, 1.1):
+        assert float(q.kl(sc.Normal(prior.mean, factor * prior.variance)).sum()) > best
+    with pytest.raises(ValueError, match="Normal priors only"):
+        fit(model(prior=sc.Laplace(0.0, 1.0)), (X, Y), empirical_bayes=True)
+
+
+def test_certain_leaves_and_objects_pass_through():
+    weights = {**params(), "steps": 3, "name": "net"}
+    found = fit(
+        sc.BayesianModel(net, weights, where=lambda path, leaf: "w" in path), (X, Y), epochs=2
+    )
+    assert found.beliefs["steps"] == 3
+    np.testing.assert_array_equal(found.beliefs["b1"], weights["b1"])
+    assert isinstance(found.beliefs["w1"], sc.Normal)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "targets", "outputs"),
+    [
+        (sc.CategoricalLikelihood(), (X[:, 0] > 0).astype(int) + (X[:, 1] > 0), 3),
+        (sc.BernoulliLikelihood(), (X[:, :1] > 0).astype(float), 1),
+        (sc.PoissonLikelihood(), RNG.poisson(np.exp(0.5 * X[:, :1])), 1),
+    ],
+    ids=["categorical", "bernoulli", "poisson"],
+)
+def test_other_likelihoods_learn(likelihood, targets, outputs):
+    """Oracle: a model that ignores its inputs; classes and counts here depend on them."""
+    data_model = sc.BayesianModel(net, params(outputs=outputs), likelihood=likelihood)
+    found = fit(data_model, (X, targets))
+    assert found.scaling.targets is None
+    assert found.noise is None
+    shuffled = fit(data_model, (X[RNG.permutation(60)], targets))
+    assert float(found.parts.accuracy) > float(shuffled.parts.accuracy) + 5
+
+
+# --- every row counts ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rows", "batch"), [(17, 5), (60, 16), (8, 8), (9, 4), (3, 1)])
+def test_every_row_is_dealt_once(rows, batch):
+    order = jax.random.permutation(KEY, rows)
+    indices, counts = program.deal(order, batch)
+    assert indices.shape == (-(-rows // batch), batch)
+    assert sorted(np.asarray(indices)[counts]) == list(range(rows))
+    sizes = counts.sum(axis=1)
+    assert sizes.max() - sizes.min() <= 1
+
+
+@pytest.mark.parametrize("inference", ["moments", "global"])
+def test_an_epoch_uses_every_row_once_with_the_right_weight(inference):
+    """Oracle: with weights that do not move, the mean over an epoch's steps is the accuracy of all
+    17 rows, whatever the batches: each row counts once.
+    """
+    x, y = X[:17], Y[:17]
+    linear_ = linear_model(likelihood=sc.GaussianLikelihood(precision=2.0), inference=inference)
+    # Certain weights, so that sampling has no part in it.
+    beliefs = sc.Normal(jnp.array([[0.3], [-0.2], [0.1]]), jnp.full((3, 1), 1e-30))
+    layout, flat, certain = lay_out(beliefs)
+    recipe = replace(QUICK, batch_size=5, standardise_inputs=False, standardise_targets=False)
+    trainer = Trainer(linear_, Arrays([(x, y)]), layout, certain, replace(recipe, rate=0.0))
+    prior = sc.Normal(jnp.array(0.0), jnp.array(1.0))
+    state = trainer.start(Weights.of(flat), flat.variance > 0, prior, KEY)
+    plan = trainer._plan(trainer.timetable())
+    assert trainer.steps == 4
+    _, records = program.train(
+        trainer.settings, state, trainer.fixed, trainer._data, plan, 3
+    )
+    residual = y - linear(np.asarray(beliefs.mean), x)
+    expected = np.sum(-0.5 * (2.0 * residual**2 + np.log(2 * np.pi) - np.log(2.0)))
+    np.testing.assert_allclose(records.accuracy[:3], expected, rtol=1e-9)
+    kl = float(jnp.sum(beliefs.kl(sc.Normal(0.0, 1.0))))
+    np.testing.assert_allclose(records.complexity_weights[:3], kl, rtol=1e-9)
+
+
+def test_a_stream_gives_what_arrays_give(fitted):
+    """Oracle: the same rows as arrays. Batches of the stream may have any size."""
+
+    def batches():
+        for start, stop in ((0, 7), (7, 40), (40, 41), (41, 60)):
+            yield X[start:stop], Y[start:stop]
+
+    for data in (batches, list(batches())):
+        found = fit(model(), data)
+        assert found.free_energy == pytest.approx(fitted.free_energy, rel=1e-9)
+
+
+def test_a_stream_in_several_blocks(monkeypatch):
+    """Oracle: arrays, trained with the same budget; rows reach training in another order."""
+    monkeypatch.setattr("secateur.fitting.sources._BLOCK_ROWS", 32)
+    found = fit(model(), lambda: iter([(X, Y)]), recipe=replace(QUICK, epochs=150))
+    whole = fit(model(), (X, Y), recipe=replace(QUICK, epochs=150))
+    assert found.epochs == whole.epochs == 150
+    assert found.free_energy == pytest.approx(whole.free_energy, abs=4)
+    with pytest.raises(ValueError, match="61, but the stream has 60"):
+        fit(model(), lambda: iter([(X, Y)]), size=61)
+
+
+def test_an_iterator_is_read_once():
+    rows = 2000
+    x = RNG.normal(size=(rows, 3))
+    y = x @ np.array([[1.0], [2.0], [3.0]]) + 0.1 * RNG.normal(size=(rows, 1))
+    pieces = ((x[i : i + 100], y[i : i + 100]) for i in range(0, rows, 100))
+    with pytest.raises(ValueError, match="size="):
+        fit(linear_model(), pieces)
+    pieces = ((x[i : i + 100], y[i : i + 100]) for i in range(0, rows, 100))
+    found = fit(linear_model(), pieces, size=rows, rate=0.1)
+    assert found.epochs == 1
+    np.testing.assert_allclose(found.predict(x[:5]).mean, y[:5], atol=0.5)
+
+
+# --- recipes ------------------------------------------------------------------------------------
+
+
+def test_the_papers_recipe_is_the_papers():
+    recipe = RECIPES["paper"]
+    assert (recipe.rate, recipe.batch_size, recipe.epochs) == (1e-2, 16, 750)
+    assert recipe.standardise_inputs
+    assert not recipe.standardise_targets
+    assert not (recipe.stops or recipe.cooling or recipe.conjugate_noise)
+    assert recipe.samples == 10
+    found = fit(model(prior=sc.Normal(0.0, 4.0)), (X, Y), recipe="paper", epochs=1, rate=1e-12)
+    q = found.beliefs["w1"]
+    np.testing.assert_allclose(q.variance, 4.0, rtol=1e-6)
+    assert 0.005 < float(jnp.std(q.mean)) < 0.02
+    assert found.scaling.targets is None
+
+
+def test_means_start_from_the_model_or_at_a_sensible_scale():
+    frozen = {"rate": 1e-12, "epochs": 1}
+    found = fit(model(), (X, Y), **frozen)
+    np.testing.assert_allclose(found.beliefs["w1"].mean, params()["w1"], atol=1e-6)
+    wide = sc.BayesianModel(linear, jnp.zeros((50, 40)), likelihood=sc.GaussianLikelihood())
+    x = RNG.normal(size=(10, 50))
+    found = fit(wide, (x, RNG.normal(size=(10, 40))), **frozen)
+    assert float(jnp.std(found.beliefs.mean)) == pytest.approx(np.sqrt(2 / 50), rel=0.1)
+    runs = sc.fit_many(
+        model(), [(X, Y)], keys=jax.random.split(KEY, 2), recipe=QUICK, progress=False, **frozen
+    )
+    first, second = (r.beliefs["w1"].mean for r in runs)
+    assert not np.allclose(first, second)
+    assert float(jnp.std(second)) == pytest.approx(float(jnp.std(first)), rel=0.5)
+
+
+def test_any_optax_optimiser_will_do():
+    found = fit(model(), (X, Y), optimiser=optax.sgd(0.05, momentum=0.9))
+    assert found.free_energy < found.history.free_energy[0] - 20
+
+
+def test_standardisation_leaves_constant_columns_alone():
+    """Two columns are constant, one of them but for rounding: neither may be blown up."""
+    x = np.concatenate([X, np.full((60, 1), 3.7), np.full((60, 1), 1e3)], axis=1)
+    x[::2, 4] += 2.5e-13
+    wide = sc.BayesianModel(linear, jnp.zeros((5, 1)))
+    found = fit(wide, (x, Y), epochs=2)
+    assert np.asarray(found.scaling.inputs.scale)[3:].tolist() == [1.0, 1.0]
+
+
+# --- the end ------------------------------------------------------------------------------------
+
+
+def test_it_stops_by_itself_and_says_why():
+    recipe = replace(QUICK, epochs=3000, batch_size=60)
+    found = fit(linear_model(), (X, Y), recipe=recipe)
+    assert found.epochs < 1500
+    assert "level after" in found.stop_reason
+    short = fit(linear_model(), (X, Y), recipe=replace(recipe, epochs=30))
+    assert short.epochs == 30
+    assert "budget of 30 epochs" in short.stop_reason
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0, 10.0])
+def test_the_trend_test_tells_falling_from_level(noise):
+    rng = np.random.default_rng(1)
+    epochs = np.arange(300)
+    falling = 1000 * np.exp(-epochs / 200) + noise * rng.normal(size=300)
+    assert not trend(falling).level
+    level = 1000 * np.exp(-epochs / 10) + noise * rng.normal(size=300)
+    assert trend(level).level
+    assert trend(level[:30]) is None
+
+
+def test_correlated_noise_is_not_taken_for_a_trend():
+    """Oracle: an autoregressive series has no trend; at 95 % few of 200 may seem to fall."""
+    rng = np.random.default_rng(2)
+    falling = 0
+    for _ in range(200):
+        noise = rng.normal(size=300)
+        for t in range(1, 300):
+            noise[t] += 0.8 * noise[t - 1]
+        falling += not trend(100 * noise).level
+    assert falling < 20
+
+
+def test_the_rate_rises_stays_and_falls():
+    plan = program.Plan(0.1, 4.0, 10.0, 5.0, 1.0, 1.0)
+    rates = np.asarray([program.rate_at(plan, jnp.asarray(float(e))) for e in range(16)])
+    np.testing.assert_allclose(rates[:4], [0.025, 0.05, 0.075, 0.1], rtol=1e-6)
+    np.testing.assert_allclose(rates[4:11], 0.1, rtol=1e-6)
+    assert np.all(np.diff(rates[10:]) < 1e-9)
+    assert rates[15] == pytest.approx(0.0, abs=1e-8)
+
+
+# --- several runs in one program ----------------------------------------------------------------
+
+
+def test_restarts_keep_the_lowest(fitted):
+    found = fit(model(), (X, Y), restarts=4)
+    assert len(found.restarts) == 4
+    assert found.free_energy == min(found.restarts)
+    assert len(set(found.restarts)) == 4
+
+
+def test_runs_side_by_side_are_the_runs_alone():
+    """Oracle: `fit` on each data set. Sums may be rounded differently in a batched program."""
+    other = np.cos(X[:, :1])
+    keys = jax.random.split(KEY, 2)
+    together = sc.fit_many(model(), [(X, Y), (X, other)], keys=keys, recipe=QUICK, progress=False)
+    alone = fit(model(), (X, Y), key=keys[0])
+    assert together[0].free_energy == pytest.approx(alone.free_energy, rel=1e-6)
+    assert together[1].scaling.targets.shift == pytest.approx(other.mean())
+    with pytest.raises(ValueError, match="equal shapes"):
+        sc.fit_many(model(), [(X, Y), (X[:9], Y[:9])], keys=keys)
+
+
+def test_the_same_key_gives_the_same_bits(fitted):
+    again = fit(model(), (X, Y))
+    assert again.free_energy == fitted.free_energy
+    for a, b in zip(jax.tree.leaves(again.beliefs), jax.tree.leaves(fitted.beliefs), strict=True):
+        np.testing.assert_array_equal(a, b)
+    other = fit(model(), (X, Y), key=jax.random.key(1))
+    assert other.free_energy != fitted.free_energy
+
+
+def test_the_same_shapes_compile_once(fitted):
+    before = program.train._cache_size()
+    fit(model(), (X + 1, 2 * Y), key=jax.random.key(5))
+    assert program.train._cache_size() == before
+
+
+# --- progress -----------------------------------------------------------------------------------
+
+
+def test_the_callback_sees_every_part(capsys):
+    reports = []
+    found = fit(model(), (X, Y), callback=reports.append)
+    assert capsys.readouterr() == ("", "")
+    last = reports[-1]
+    assert (last.epoch, last.epochs, last.phase) == (40, 40, "cooling")
+    assert last.free_energy == pytest.approx(last.complexity - last.accuracy)
+    assert last.free_energy == pytest.approx(found.history.free_energy[-1])
+    assert [r.epoch for r in reports] == sorted({r.epoch for r in reports})
+    assert last.rate < reports[0].rate == pytest.approx(0.01)
+
+
+def test_progress_is_lines_where_there_is_no_terminal(monkeypatch, capsys):
+    monkeypatch.setattr("secateur.progress._PATIENCE", 0.0)
+    sc.fit(model(), (X, Y), key=KEY, recipe=QUICK)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "free energy" in err
+    assert "complexity" in err
+    assert "\x1b" not in err
+
+
+def test_progress_is_a_bar_on_a_terminal(monkeypatch):
+    import io
+
+    from secateur.progress import Progress, Report
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr("secateur.progress._PATIENCE", 0.0)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    screen = Terminal()
+    with Progress("fit", file=screen) as progress:
+        progress.update(Report(3, 10, 5.0, 7.0, 2.0, 0.01, "training", 1.0, 100.0))
+        progress.finish("done")
+    text = screen.getvalue()
+    assert "epoch 3/10" in text
+    assert "2 min left" in text
+    assert "━" in text
+
+
+# --- trouble ------------------------------------------------------------------------------------
+
+
+def bad(values, at, value):
+    values = np.array(values)
+    values[at] = value
+    return values
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ((X[:0], Y[:0]), "empty"),
+        ((X, Y[:50]), "60 rows .* 50"),
+        ((X, Y[:, 0]), r"targets\[:, None\]"),
+        ((bad(X, (4, 1), np.nan), Y), r"1 values .* \(nan\) at index \(4, 1\)"),
+        ((X, bad(Y, (7, 0), np.inf)), r"targets hold 1 .*\(inf\) at index \(7, 0\)"),
+        ((X, np.ones_like(Y)), "constant"),
+        ((X[:, :2], Y), "dot_general|shape"),
+        ((lambda: iter(())), "empty"),
+        ((3.0, Y), "single number"),
+    ],
+    ids=["empty", "rows", "shape", "nan", "inf", "constant", "columns", "stream", "scalar"],
+)
+def test_bad_data_are_refused_with_the_reason(data, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        fit(model(), data)
+
+
+def test_bad_types_and_options_are_refused():
+    with pytest.raises(TypeError, match="Encode text"):
+        fit(model(), (X.astype(str), Y))
+    with pytest.raises(TypeError, match="Supported: a pair"):
+        fit(model(), 3)
+    with pytest.raises(ValueError, match="recipe='best'"):
+        fit(model(), (X, Y), recipe="best")
+    with pytest.raises(ValueError, match="batch_size=0"):
+        fit(model(), (X, Y), batch_size=0)
+    with pytest.raises(ValueError, match="restarts=0"):
+        fit(model(), (X, Y), restarts=0)
+    with pytest.raises(ValueError, match="not an algorithm"):
+        model(inference="exact")
+    labels = sc.BayesianModel(net, params(outputs=2), likelihood=sc.CategoricalLikelihood())
+    with pytest.raises(ValueError, match="labels range from 0 to 2"):
+        fit(labels, (X, np.arange(60) % 3))
+    with pytest.raises(TypeError, match="returns"):
+        fit(sc.BayesianModel(lambda p, x: (net(p, x), x), params()), (X, Y))
+
+
+def test_what_is_documented_to_work_works():
+    """Integer targets are numbers; a batch over N is all rows; float64 data need no x64."""
+    found = fit(model(), (X, np.rint(3 * Y).astype(int)), batch_size=1000, epochs=2)
+    assert np.isfinite(found.free_energy)
+    with jax.enable_x64(False):
+        weights = params(dtype=jnp.float32)
+        found = fit(sc.BayesianModel(net, weights), (X, Y), epochs=2)
+        assert found.beliefs["w1"].mean.dtype == jnp.float32
+    import pandas
+
+    frame = pandas.DataFrame(X, columns=list("abc"))
+    assert np.isfinite(fit(model(), (frame, Y), epochs=2).free_energy)
+
+
+def test_a_value_that_is_not_finite_stops_with_the_last_good_state():
+    """The function overflows once a weight has grown: the error names the part, epoch and step."""
+
+    def explosive(w, x):
+        return x @ w + jnp.where(jnp.sum(w**2) > 1.0, jnp.inf, 0.0)
+
+    trap = sc.BayesianModel(explosive, jnp.array([[0.1], [0.0], [-0.1]]), inference="global")
+    with pytest.raises(sc.FitError) as caught:
+        fit(trap, (X, 5 * X[:, :1]), recipe=replace(QUICK, rate=0.02))
+    message = str(caught.value)
+    assert "accuracy" in message
+    assert "epoch" in message
+    assert "step" in message
+    assert "smaller learning rate" in message
+    last_good = caught.value.last_good
+    assert np.isfinite(last_good.beliefs.mean).all()
+    assert np.isfinite(last_good.history.free_energy).all()
+
+
+def test_a_restart_that_fails_does_not_stop_the_others():
+    def sometimes(w, x):
+        return x @ w["w"] + jnp.where(w["switch"] > 0.0, jnp.inf, 0.0)
+
+    weights = {"w": jnp.zeros((3, 1)), "switch": jnp.asarray([-1.0, 1.0])}
+    trap = sc.BayesianModel(
+        lambda w, x: sometimes({"w": w["w"], "switch": w["switch"][0]}, x),
+        weights,
+        where={"w": True, "switch": True},
+        inference="global",
+    )
+    recipe = replace(QUICK, initial_deviation=1e-6)
+    found = fit(trap, (X, Y), restarts=6, recipe=recipe)
+    assert any(np.isnan(f) for f in found.restarts)
+    assert np.isfinite(found.free_energy)

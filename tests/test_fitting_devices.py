@@ -1,0 +1,107 @@
+"""More than one device, and more than one process, give what one device gives."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+COMMON = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+if len(sys.argv) > 1:
+    jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
+import secateur as sc
+
+rng = np.random.default_rng(0)
+x = rng.normal(size=(160, 4)).astype("float32")
+y = (np.sin(x[:, :1]) + 0.1 * rng.normal(size=(160, 1))).astype("float32")
+def net(p, x):
+    return jax.nn.relu(x @ p["w"] + p["b"]) @ p["v"]
+key = jax.random.key(0)
+k1, k2 = jax.random.split(key)
+params = {"w": jax.random.normal(k1, (4, 16)), "b": jnp.zeros((1, 16)), "v": jax.random.normal(k2, (16, 1))}
+def fit(params, data, **options):
+    model = sc.BayesianModel(net, params)
+    found = sc.fit(model, data, key=key, epochs=60, batch_size=32, progress=False, **options)
+    print("free energy", found.free_energy, flush=True)
+    return found
+"""
+
+ONE = COMMON + "\nfit(params, (x, y))"
+
+EIGHT = COMMON + """
+assert len(jax.devices()) == 8
+mesh = Mesh(np.array(jax.devices()), ("rows",))
+fit(params, (x, y), mesh=mesh)
+rows = NamedSharding(mesh, P("rows"))
+data = jax.device_put((x, y), rows)
+fit(params, data)
+sharded = params | {"w": jax.device_put(params["w"], NamedSharding(mesh, P(None, "rows")))}
+fit(sharded, data)
+fit(params, (x[:100], y[:100]), mesh=mesh)  # 100 rows on 8 devices
+"""
+
+TWO = COMMON + """
+assert jax.process_count() == 2 and len(jax.devices()) == 4
+mesh = Mesh(np.array(jax.devices()), ("rows",))
+rows = NamedSharding(mesh, P("rows"))
+half = slice(80 * jax.process_index(), 80 * (jax.process_index() + 1))
+data = tuple(jax.make_array_from_process_local_data(rows, a[half]) for a in (x, y))
+fit(params, data, checkpoint=sys.argv[3])  # each process brings its half of the rows
+fit(params, data, checkpoint=sys.argv[3])  # and goes on from the checkpoint
+fit(params, (x, y), mesh=mesh)  # each process has all of them
+"""
+
+
+def start(program, *arguments, devices):
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "0"}
+    return subprocess.Popen(
+        [sys.executable, "-W", "error::UserWarning", "-c", program, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def free_energies(process):
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err[-3000:]
+    lines = [line for line in out.splitlines() if line.startswith("free energy")]
+    return [float(line.split()[-1]) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def one():
+    (value,) = free_energies(start(ONE, devices=1))
+    return value
+
+
+@pytest.mark.slow
+def test_eight_devices_give_what_one_gives(one):
+    by_mesh, by_data, by_weights, other = free_energies(start(EIGHT, devices=8))
+    for value in (by_mesh, by_data, by_weights):
+        assert value == pytest.approx(one, rel=1e-4)
+    assert other != pytest.approx(one, rel=1e-2)  # fewer rows
+
+
+@pytest.mark.slow
+def test_two_processes_give_what_one_gives(one, tmp_path):
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    address = f"127.0.0.1:{port}"
+    path = tmp_path / "run"
+    processes = [start(TWO, address, number, path, devices=2) for number in (0, 1)]
+    values = [free_energies(process) for process in processes]
+    assert values[0] == values[1]
+    assert len(values[0]) == 3
+    for value in values[0]:
+        assert value == pytest.approx(one, rel=1e-4)
+    assert path.exists()
