@@ -13,9 +13,17 @@ import pytest
 import secateur as sc
 from secateur.fitting import RECIPES, program
 from secateur.fitting.levelling import trend
+from secateur.fitting.shuffling import shuffle
 from secateur.fitting.sources import Arrays
 from secateur.fitting.trainer import Trainer
-from secateur.fitting.weights import Weights, flat_complexity, flat_priors, lay_out, unflat_priors
+from secateur.fitting.weights import (
+    Weights,
+    flat_complexity,
+    flat_priors,
+    lay_out,
+    of_one_kind,
+    unflat_priors,
+)
 
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
@@ -135,26 +143,47 @@ def test_training_lowers_the_free_energy(fitted):
     ],
     ids=["normal", "laplace", "normals", "mixed"],
 )  # fmt: skip
-def test_flat_complexity_is_the_complexity(prior):
+@pytest.mark.parametrize("apart", [False, True])
+def test_flat_complexity_is_the_complexity(prior, apart):
     """Oracle: `secateur.complexity`, with pruned weights and padding that must not count."""
     beliefs = sc.believe(params(), variance=0.3)
     keep = jax.tree.map(lambda q: q.mean < 0.5, beliefs, is_leaf=lambda q: isinstance(q, sc.Normal))
     beliefs = sc.cut(beliefs, keep)
     priors = sc.priors(beliefs, prior)
-    layout, flat, certain = lay_out(beliefs, multiple=16)
-    assert layout.size % 16 == 0
-    weights, alive = Weights.of(flat), flat.variance > 0
+    mixed = isinstance(prior, dict) and isinstance(prior["w1"], sc.Laplace)
+    layout, flat, certain = lay_out(beliefs, multiple=16, apart=apart or mixed)
+    assert of_one_kind(priors, layout) != mixed
+    assert all(size % 16 == 0 for size in layout.sizes)
+    assert len(layout.sizes) == (4 if apart or mixed else 1)
+    weights, alive = Weights.of(flat), tuple(q.variance > 0 for q in flat)
     flattened = flat_priors(layout, priors)
-    value, gradient = jax.value_and_grad(
-        lambda w: flat_complexity(layout, w, alive, flattened)
-    )(weights)  # fmt: skip
+    value, gradient = jax.value_and_grad(lambda w: flat_complexity(w, alive, flattened))(weights)
     np.testing.assert_allclose(value, sc.complexity(beliefs, priors), rtol=1e-9)
-    assert all(np.isfinite(g).all() and not g[~alive].any() for g in gradient)
-    back = layout.beliefs(weights.belief(alive), certain)
+    for part in gradient:
+        for g, a in zip(part, alive, strict=True):
+            assert np.isfinite(g).all()
+            assert not g[~a].any()
+    back = layout.beliefs(weights.beliefs(alive), certain)
     for ours, theirs in zip(jax.tree.leaves(back), jax.tree.leaves(beliefs), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12)
     restored = unflat_priors(layout, flattened)
     np.testing.assert_allclose(sc.complexity(beliefs, restored), value, rtol=1e-9)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_the_gradient_of_cutting_vectors_is_their_concatenation(apart):
+    """Oracle: the gradient of the same function of the leaves themselves."""
+    beliefs = sc.believe(params(), variance=0.3)
+    layout, flat, certain = lay_out(beliefs, multiple=16, apart=apart)
+
+    def total(beliefs):
+        leaves = jax.tree.leaves(beliefs)
+        return sum(jnp.sum(jnp.sin(leaf * (i + 1))) for i, leaf in enumerate(leaves))
+
+    ours = jax.grad(lambda flat: total(layout.beliefs(flat, certain)))(flat)
+    theirs = lay_out(jax.grad(total)(beliefs), multiple=16, apart=apart)[1]
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b)
 
 
 def test_empirical_bayes_finds_the_variance_of_least_complexity():
@@ -213,6 +242,24 @@ def test_every_row_is_dealt_once(rows, batch):
     assert sizes.max() - sizes.min() <= 1
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 17, 1000])
+def test_shuffling_is_a_permutation_and_random(rows):
+    """Oracle: with 300 keys every row is about as often in the first half as in the second, and as
+    often in the same half as its neighbour as not.
+    """
+    orders = np.asarray(jax.vmap(lambda k: shuffle(k, rows))(jax.random.split(KEY, 300)))
+    np.testing.assert_array_equal(np.sort(orders, axis=1), np.tile(np.arange(rows), (300, 1)))
+    if rows < 10:
+        return
+    places = np.argsort(orders, axis=1)
+    early = (places < rows // 2) - (rows // 2) / rows
+    deviation = 0.5 / np.sqrt(300)
+    assert np.abs(early.mean(0)).max() < 4.5 * deviation
+    together = np.mean(early[:, 1:] * early[:, :-1], axis=0)
+    assert np.abs(together).max() < 4.5 * deviation / 2 + 1 / rows
+    assert len({tuple(o) for o in orders}) == 300
+
+
 @pytest.mark.parametrize("inference", ["moments", "global"])
 def test_an_epoch_uses_every_row_once_with_the_right_weight(inference):
     """Oracle: with weights that do not move, the mean over an epoch's steps is the accuracy of all
@@ -225,8 +272,9 @@ def test_an_epoch_uses_every_row_once_with_the_right_weight(inference):
     layout, flat, certain = lay_out(beliefs)
     recipe = replace(QUICK, batch_size=5, standardise_inputs=False, standardise_targets=False)
     trainer = Trainer(linear_, Arrays([(x, y)]), layout, certain, replace(recipe, rate=0.0))
-    prior = sc.Normal(jnp.array(0.0), jnp.array(1.0))
-    state = trainer.start(Weights.of(flat), flat.variance > 0, prior, KEY)
+    prior = (sc.Normal(jnp.array(0.0), jnp.array(1.0)),)
+    alive = tuple(q.variance > 0 for q in flat)
+    state = trainer.start(Weights.of(flat), alive, prior, KEY)
     plan = trainer._plan(trainer.timetable())
     assert trainer.steps == 4
     _, records = program.train(

@@ -24,7 +24,7 @@ from secateur.fitting.recipes import RECIPES, Recipe, initial_beliefs
 from secateur.fitting.result import FitError, Fitted, History
 from secateur.fitting.sources import Arrays, Stream, standardised
 from secateur.fitting.trainer import NotFinite, Saver, Trainer
-from secateur.fitting.weights import Weights, flat_priors, lay_out, unflat_priors
+from secateur.fitting.weights import Weights, flat_priors, lay_out, of_one_kind, unflat_priors
 from secateur.model import BayesianModel
 from secateur.progress import Progress, Report
 from secateur.propagation import propagate
@@ -202,12 +202,17 @@ def _fit(
     ]
     shard_weights = mesh is not None and _mesh_of(model.params) is not None
     multiple = mesh.size if mesh is not None and shard_weights else 1
-    layout, first, certain = lay_out(starts[0], multiple=multiple)
+    apart = not of_one_kind(prior, lay_out(starts[0])[0])
+    laid_out = [lay_out(start, multiple=multiple, apart=apart) for start in starts]
+    layout, _, certain = laid_out[0]
     flat_prior = flat_priors(layout, prior)
-    if empirical_bayes and not isinstance(flat_prior, Normal):
-        raise ValueError("empirical_bayes=True learns the variance of Normal priors only.")
     if empirical_bayes:
-        flat_prior = jax.tree.map(lambda p: jnp.broadcast_to(p, first.mean.shape), flat_prior)
+        if not all(isinstance(p, Normal) for p in flat_prior):
+            raise ValueError("empirical_bayes=True learns the variance of Normal priors only.")
+        flat_prior = tuple(
+            Normal(*(jnp.broadcast_to(v, size) for v in (p.mean, p.variance)))
+            for p, size in zip(flat_prior, layout.sizes, strict=True)
+        )
     trainer = Trainer(
         model,
         source,
@@ -221,10 +226,10 @@ def _fit(
         shard_weights=shard_weights,
     )
     _check(model, source, trainer, starts[0])
-    each = []
-    for k, start in zip(keys, starts, strict=True):
-        q = lay_out(start, multiple=multiple)[1]
-        each.append(trainer.start(Weights.of(q), q.variance > 0, flat_prior, k))
+    each = [
+        trainer.start(Weights.of(flat), tuple(q.variance > 0 for q in flat), flat_prior, k)
+        for k, (_, flat, _) in zip(keys, laid_out, strict=True)
+    ]
     state = each[0] if runs is None else jax.tree.map(lambda *a: jnp.stack(a), *each)
     timetable, records = trainer.timetable(), None
     saver = None
@@ -261,7 +266,7 @@ def _results(
         results.append(
             Fitted(
                 model=model,
-                beliefs=layout.beliefs(own.weights.belief(own.alive), certain),
+                beliefs=layout.beliefs(own.weights.beliefs(own.alive), certain),
                 priors=unflat_priors(layout, own.prior),
                 noise=evaluation.noise,
                 scaling=trainer.scalings[min(run, len(trainer.scalings) - 1)],

@@ -18,14 +18,18 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from secateur.distributions import Normal
-from secateur.fitting.weights import Layout, Weights, flat_complexity
+from secateur.fitting.shuffling import shuffle
+from secateur.fitting.weights import Layout, Vectors, Weights, flat_complexity
 from secateur.free_energy import FreeEnergy, accuracy
 from secateur.propagation import propagate
+from secateur.propagation.noise import Tape
 
 # Rows of which a running estimate of the noise is made up: 5 % accurate, and soon renewed.
 _NOISE_MEMORY = 1024
 # Epochs in one call at most; what one call records has this length.
 CALL_LENGTH = 256
+# Random numbers that an epoch draws at once, at most; beyond, its steps draw their own.
+_DRAWN_AT_ONCE = 4_000_000
 # Rows that an evaluation looks at at a time.
 _EVALUATION_ROWS = 2048
 # Folded into the key where epochs fold in their numbers.
@@ -52,7 +56,7 @@ class State(NamedTuple):
     """All that training changes, and what tells one run from another."""
 
     weights: Weights
-    alive: Array
+    alive: Vectors
     memory: Any  # the optimiser's
     noise: Any
     noise_steps: Array
@@ -129,7 +133,7 @@ def _epoch(
     batches = steps_per_pass(rows, batch_size)
     shuffle_key, noise_key = jax.random.split(jax.random.fold_in(state.key, state.epoch))
     if batches > 1:
-        order = jax.random.permutation(shuffle_key, rows)
+        order = shuffle(shuffle_key, rows)
     else:
         order = jnp.arange(rows)
     indices, counts = deal(order, batch_size)
@@ -142,26 +146,30 @@ def _epoch(
         return jax.lax.with_sharding_constraint(taken, NamedSharding(settings.mesh, spec))
 
     dtype = settings.layout.dtype
+    forward = propagate(settings.f, settings.inference)
+    taken = None
+    if settings.inference != "moments":
+        beliefs = settings.layout.beliefs(state.weights.beliefs(state.alive), fixed.certain)
+        taken = Tape.length(forward, beliefs, jax.tree.map(lambda a: a[:batch_size], inputs))
     steps = jnp.arange(batches)
     each_step = (
         jax.tree.map(take, inputs),
         take(targets),
         None if counts.all() else jnp.asarray(counts, dtype),
-        jax.random.split(noise_key, batches) if settings.inference != "moments" else None,
+        _noise(noise_key, batches, taken, dtype),
         rate_at(plan, state.epoch + steps / batches).astype(dtype),
         steps,
     )
-    forward = propagate(settings.f, settings.inference)
     noise_share = min(1.0, batch_size / min(_NOISE_MEMORY, rows))
 
     def step(carry: Any, batch: Any) -> tuple[Any, None]:
         moved, memory, noise, noise_steps, sums, bad_step = carry
-        x, y, count, key, rate, number = batch
+        x, y, count, drawn, rate, number = batch
 
         def objective(moved: tuple[Weights, Any]) -> tuple[Array, Any]:
             weights, log_noise = moved
-            beliefs = settings.layout.beliefs(weights.belief(state.alive), fixed.certain)
-            prediction = forward(key, beliefs, x)
+            beliefs = settings.layout.beliefs(weights.beliefs(state.alive), fixed.certain)
+            prediction = forward(_tape(drawn, taken, dtype), beliefs, x)
             if settings.conjugate_noise:
                 fresh = fixed.likelihood.update_noise(
                     jax.lax.stop_gradient(prediction), y, weights=count, size=plan.size
@@ -175,7 +183,7 @@ def _epoch(
                 noise_complexity = fixed.likelihood.noise_complexity(current)
             good = accuracy(fixed.likelihood, current, prediction, y, weights=count)
             good = plan.row_weight * good
-            bad = flat_complexity(settings.layout, weights, state.alive, state.prior)
+            bad = flat_complexity(weights, state.alive, state.prior)
             return (bad + noise_complexity - good) / plan.size, (current, bad, good)
 
         gradient, (noise, bad, good) = jax.grad(objective, has_aux=True)(moved)
@@ -193,11 +201,11 @@ def _epoch(
     (weights, log_noise), memory, noise, noise_steps, sums, bad_step = carry
     if not settings.conjugate_noise:
         noise = jax.tree.map(jnp.exp, log_noise)
-    last = jnp.all(jnp.isfinite(weights.means)) & jnp.all(jnp.isfinite(weights.log_deviations))
+    last = jnp.all(jnp.stack([jnp.all(jnp.isfinite(v)) for v in jax.tree.leaves(weights)]))
     bad_step = jnp.where((bad_step < 0) & ~last, batches - 1, bad_step)
     prior = state.prior
     if settings.empirical_bayes:
-        prior = best_prior(settings.layout, weights.belief(state.alive), prior)
+        prior = best_priors(settings.layout, weights.beliefs(state.alive), prior)
     new = State(
         weights, state.alive, memory, noise, noise_steps, prior, state.key, state.epoch + 1
     )
@@ -209,6 +217,30 @@ def _epoch(
     return kept, record
 
 
+def _noise(
+    key: Array, batches: int, taken: int | None, dtype: Any
+) -> tuple[Array, Array | None] | None:
+    """What the steps of an epoch need to draw: a key for each and, if they are few, the numbers."""
+    if taken is None:
+        return None
+    keys = jax.random.split(key, batches)
+    if batches * taken > _DRAWN_AT_ONCE:
+        return keys, None
+    return keys, jax.random.normal(jax.random.fold_in(key, batches), (batches, taken), dtype)
+
+
+def _tape(
+    drawn: tuple[Array, Array | None] | None, taken: int | None, dtype: Any
+) -> Tape | None:
+    """The noise of one step."""
+    if drawn is None or taken is None:
+        return None
+    key, numbers = drawn
+    if numbers is None:
+        numbers = jax.random.normal(key, (taken,), dtype)
+    return Tape(numbers, jax.random.fold_in(key, 1))
+
+
 def to_optimise(settings: Settings, weights: Weights, noise: Any) -> tuple[Weights, Any]:
     """Return what the optimiser moves."""
     return weights, None if settings.conjugate_noise else jax.tree.map(jnp.log, noise)
@@ -218,20 +250,24 @@ def _choose(yes: Array, new: Array, old: Array) -> Array:
     return jax.lax.select_n(yes, old, new) if new is not old else new
 
 
-def best_prior(layout: Layout, q: Normal, prior: Normal) -> Normal:
-    """Return, for every leaf, the prior variance of least complexity: the mean of (θ − mean)².
+def best_priors(
+    layout: Layout, flat: tuple[Normal, ...], priors: tuple[Normal, ...]
+) -> tuple[Normal, ...]:
+    """Return, for every leaf, the prior variance of least complexity.
 
     Empirical Bayes: ∂KL/∂σ_p² = 0 where σ_p² is the mean over live weights of σ² + (μ − μ_p)².
     """
-    square = jnp.where(q.variance > 0, q.variance + jnp.square(q.mean - prior.mean), 0)
-    old = jnp.broadcast_to(prior.variance, square.shape)
-    parts = []
+    best = []
     for place in layout.places:
-        part, alive = square[place.start : place.stop], q.variance[place.start : place.stop] > 0
-        live = jnp.sum(alive)
-        best = jnp.where(live > 0, jnp.sum(part) / jnp.maximum(live, 1), old[place.start])
-        parts.append(jnp.full(part.shape, best, part.dtype))
-    return Normal(prior.mean, jnp.concatenate(parts))
+        q, prior = flat[place.vector], priors[place.vector]
+        alive = q.variance > 0
+        square = jnp.where(alive, q.variance + jnp.square(q.mean - prior.mean), 0)
+        here = slice(place.start, place.start + place.size)
+        live = jnp.sum(alive[here])
+        mean = jnp.sum(square[here]) / jnp.maximum(live, 1)
+        best.append(jnp.where(live > 0, mean, prior.variance[place.start]))
+    variances = layout.vectors(best, padding=1.0)
+    return tuple(Normal(p.mean, v) for p, v in zip(priors, variances, strict=True))
 
 
 @partial(jax.jit, static_argnames=("settings",), donate_argnames=("state",))
@@ -269,11 +305,11 @@ def train(
 def placement(settings: Settings, tree: Any) -> Any:
     """Where arrays live on the mesh: whole everywhere, but for weights that are to be divided."""
     assert settings.mesh is not None
-    mesh, size = settings.mesh, settings.layout.size
+    mesh, sizes = settings.mesh, settings.layout.sizes
 
     def of(leaf: Any) -> NamedSharding:
         shape = jnp.shape(leaf)
-        if settings.shard_weights and shape[-1:] == (size,):
+        if settings.shard_weights and shape[-1:] and shape[-1] in sizes:
             axes = [None] * (len(shape) - 1)
             return NamedSharding(mesh, PartitionSpec(*axes, mesh.axis_names))
         return NamedSharding(mesh, PartitionSpec())
@@ -314,7 +350,7 @@ def evaluate(
             noise = fixed.likelihood.update_noise(flat, repeated, weights=counts)
         each = jax.vmap(lambda p: accuracy(fixed.likelihood, noise, p, targets))(predictions)
         result = FreeEnergy(
-            flat_complexity(settings.layout, state.weights, state.alive, state.prior),
+            flat_complexity(state.weights, state.alive, state.prior),
             fixed.likelihood.noise_complexity(noise),
             jnp.mean(each),
         )
@@ -331,7 +367,7 @@ def _predict(
 ) -> Normal | Array:
     """Predictions for all rows, some at a time; the first axis counts samples."""
     forward = propagate(settings.f, settings.inference)
-    beliefs = settings.layout.beliefs(state.weights.belief(state.alive), fixed.certain)
+    beliefs = settings.layout.beliefs(state.weights.beliefs(state.alive), fixed.certain)
     key = jax.random.fold_in(state.key, _EVALUATION)
     rows = jax.tree.leaves(inputs)[0].shape[0]
     pieces = steps_per_pass(rows, _EVALUATION_ROWS)

@@ -22,7 +22,7 @@ from secateur.fitting.program import Evaluation, Fixed, Plan, Record, Settings, 
 from secateur.fitting.recipes import Recipe
 from secateur.fitting.sources import Arrays, Block, Stream, scaling_of, standardised
 from secateur.fitting.timetable import Timetable
-from secateur.fitting.weights import Layout, Weights
+from secateur.fitting.weights import Layout, Vectors, Weights
 from secateur.free_energy import FreeEnergy
 from secateur.model import BayesianModel
 from secateur.progress import Progress, Report
@@ -123,7 +123,7 @@ class Trainer:
 
     # --- beginning ------------------------------------------------------------------------------
 
-    def start(self, weights: Weights, alive: Array, prior: Any, key: Array) -> State:
+    def start(self, weights: Weights, alive: Vectors, prior: Any, key: Array) -> State:
         """Return the state in which a run begins."""
         noise = self._initial_noise()
         state = State(

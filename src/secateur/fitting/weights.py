@@ -1,11 +1,14 @@
-"""All uncertain weights as two flat vectors, so that an optimiser's step is a handful of kernels.
+"""All uncertain weights in a few flat vectors, so that an optimiser's step is a handful of kernels.
 
-Unlike `secateur.beliefs.ravel`, pruned weights keep their places and a mask says which are alive:
-masks are data, so one compiled program serves every round of pruning.
+Small leaves share a vector; a large one has its own, because there the kernels are few in any case
+and what counts is that nothing is copied. Unlike in `secateur.beliefs.ravel`, pruned weights keep
+their places and a mask says which are alive: masks are data, so one compiled program serves every
+round of pruning.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,36 +22,50 @@ from secateur.beliefs import complexity
 from secateur.beliefs.trees import PyTree, aligned, flatten, is_belief
 from secateur.distributions import Normal
 
+Vectors = tuple[Array, ...]
+
+# Leaves with at least so many weights have a vector of their own.
+_LARGE = 16_384
+
 
 class Weights(NamedTuple):
     """What an optimiser moves: means, and logarithms of standard deviations."""
 
-    means: Array
-    log_deviations: Array
+    means: Vectors
+    log_deviations: Vectors
 
     @classmethod
-    def of(cls, q: Normal) -> Weights:
-        """Return the coordinates of a flat belief; a pruned weight's are 0."""
-        alive = q.variance > 0
-        return cls(q.mean, 0.5 * jnp.log(jnp.where(alive, q.variance, 1)))
+    def of(cls, flat: tuple[Normal, ...]) -> Weights:
+        """Return the coordinates of flat beliefs; a pruned weight's are 0."""
+        return cls(
+            tuple(q.mean for q in flat),
+            tuple(0.5 * jnp.log(jnp.where(q.variance > 0, q.variance, 1)) for q in flat),
+        )
 
-    def belief(self, alive: Array) -> Normal:
-        """Return the flat belief; weights that are not alive are exactly 0, and certain."""
-        return Normal(
-            jnp.where(alive, self.means, 0), jnp.where(alive, jnp.exp(2 * self.log_deviations), 0)
+    def beliefs(self, alive: Vectors) -> tuple[Normal, ...]:
+        """Return the flat beliefs; weights that are not alive are exactly 0, and certain."""
+        return tuple(
+            Normal(jnp.where(a, m, 0), jnp.where(a, jnp.exp(2 * s), 0))
+            for m, s, a in zip(self.means, self.log_deviations, alive, strict=True)
         )
 
 
 class Place(NamedTuple):
-    """An uncertain leaf's place in the vectors."""
+    """Where an uncertain leaf is: which vector, and from where on."""
 
+    vector: int
     start: int
     shape: tuple[int, ...]
     dtype: Any
 
     @property
-    def stop(self) -> int:
-        return self.start + math.prod(self.shape)
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def of(self, vectors: Vectors) -> Array:
+        """Cut the leaf out of the vectors."""
+        whole = vectors[self.vector]
+        return whole[self.start : self.start + self.size].reshape(self.shape).astype(self.dtype)
 
 
 class _CertainArray:
@@ -64,16 +81,18 @@ class Layout(NamedTuple):
     treedef: Any
     leaves: tuple[Any, ...]  # a Place, _CERTAIN, or an object that is no array
     dtype: Any
-    size: int  # of the vectors; past the last place, they are padding that is not alive
+    sizes: tuple[int, ...]  # of the vectors; past their last place is padding that is not alive
 
     @property
     def places(self) -> list[Place]:
         return [leaf for leaf in self.leaves if isinstance(leaf, Place)]
 
-    def beliefs(self, q: Normal, certain: list[Array]) -> PyTree:
-        """Put a flat belief and the certain arrays back into the user's pytree."""
+    def beliefs(self, flat: tuple[Normal, ...], certain: list[Array]) -> PyTree:
+        """Put flat beliefs and the certain arrays back into the user's pytree."""
+        means = _parts(self, tuple(q.mean for q in flat))
+        variances = _parts(self, tuple(q.variance for q in flat))
+        uncertain = iter(zip(means, variances, strict=True))
         arrays = iter(certain)
-        uncertain = iter(zip(_parts(self, q.mean), _parts(self, q.variance), strict=True))
         new = []
         for leaf in self.leaves:
             if isinstance(leaf, Place):
@@ -82,119 +101,141 @@ class Layout(NamedTuple):
                 new.append(next(arrays) if leaf is _CERTAIN else leaf)
         return self.treedef.unflatten(new)
 
-    def part(self, vector: Array, place: Place) -> Array:
-        return vector[place.start : place.stop].reshape(place.shape).astype(place.dtype)
-
-    def vector(self, leaves: list[Any], *, padding: float = 0.0) -> Array:
-        """Concatenate arrays, one for each uncertain leaf, broadcast to its shape."""
-        parts = [
-            jnp.ravel(jnp.broadcast_to(jnp.asarray(value, self.dtype), place.shape))
-            for value, place in zip(leaves, self.places, strict=True)
-        ]
-        rest = self.size - self.places[-1].stop
-        return jnp.concatenate([*parts, jnp.full(rest, padding, self.dtype)])
+    def vectors(self, leaves: list[Any], *, padding: float = 0.0) -> Vectors:
+        """Put arrays, one for each uncertain leaf and broadcast to its shape, into vectors."""
+        parts: list[list[Array]] = [[] for _ in self.sizes]
+        for value, place in zip(leaves, self.places, strict=True):
+            value = jnp.broadcast_to(jnp.asarray(value, self.dtype), place.shape)
+            parts[place.vector].append(jnp.ravel(value))
+        for part, size in zip(parts, self.sizes, strict=True):
+            rest = size - sum(p.size for p in part)
+            if rest:
+                part.append(jnp.full(rest, padding, self.dtype))
+        return tuple(p[0] if len(p) == 1 else jnp.concatenate(p) for p in parts)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _parts(layout: Layout, vector: Array) -> list[Array]:
-    """Cut a vector into the shapes of the leaves.
+def _parts(layout: Layout, vectors: Vectors) -> list[Array]:
+    """Cut vectors into the shapes of the leaves.
 
-    Its gradient is one concatenation. Left to JAX it would be a sum of vectors of full length, one
-    for each leaf, nearly all of them zeros.
+    The gradient is one concatenation per vector. Left to JAX it would be a sum of vectors of full
+    length, one for each leaf, nearly all of them zeros.
     """
-    return [layout.part(vector, place) for place in layout.places]
+    return [place.of(vectors) for place in layout.places]
 
 
-def _parts_forward(layout: Layout, vector: Array) -> tuple[list[Array], None]:
-    return _parts(layout, vector), None
+def _parts_forward(layout: Layout, vectors: Vectors) -> tuple[list[Array], None]:
+    return _parts(layout, vectors), None
 
 
-def _parts_backward(layout: Layout, _: None, gradients: list[Array]) -> tuple[Array]:
-    return (layout.vector(gradients),)
+def _parts_backward(layout: Layout, _: None, gradients: list[Array]) -> tuple[Vectors]:
+    return (layout.vectors(gradients),)
 
 
 _parts.defvjp(_parts_forward, _parts_backward)
 
 
-def lay_out(beliefs: PyTree, *, multiple: int = 1) -> tuple[Layout, Normal, list[Array]]:
-    """Return the layout of beliefs, the flat belief, and the certain arrays.
+def lay_out(
+    beliefs: PyTree, *, multiple: int = 1, apart: bool = False
+) -> tuple[Layout, tuple[Normal, ...], list[Array]]:
+    """Return the layout of beliefs, the flat beliefs, and the certain arrays.
 
     Args:
         beliefs: see `secateur.believe`.
-        multiple: the vectors' length is padded to a multiple of this.
+        multiple: the vectors' lengths are padded to multiples of this.
+        apart: give every leaf its own vector.
     """
     leaves, _, treedef = flatten(beliefs)
-    found: list[Any] = []
-    start = 0
-    for leaf in leaves:
-        if is_belief(leaf):
-            place = Place(start, jnp.shape(leaf.mean), jnp.result_type(leaf.mean))
-            start = place.stop
-            found.append(place)
-        else:
-            found.append(_CERTAIN if isinstance(leaf, jax.Array | np.ndarray) else leaf)
     uncertain = [leaf for leaf in leaves if is_belief(leaf)]
+    lengths: list[int] = []
+    shared = None
+    found: list[Any] = []
+    for leaf in leaves:
+        if not is_belief(leaf):
+            found.append(_CERTAIN if isinstance(leaf, jax.Array | np.ndarray) else leaf)
+            continue
+        size = math.prod(jnp.shape(leaf.mean))
+        own = apart or size >= _LARGE
+        if own or shared is None:
+            lengths.append(0)
+        if not own and shared is None:
+            shared = len(lengths) - 1
+        vector = len(lengths) - 1 if own or shared is None else shared
+        found.append(
+            Place(vector, lengths[vector], jnp.shape(leaf.mean), jnp.result_type(leaf.mean))
+        )
+        lengths[vector] += size
     dtype = jnp.result_type(*(q.mean for q in uncertain))
-    layout = Layout(treedef, tuple(found), dtype, -(-start // multiple) * multiple)
-    flat = Normal(
-        layout.vector([q.mean for q in uncertain]), layout.vector([q.variance for q in uncertain])
-    )
+    sizes = tuple(-(-length // multiple) * multiple for length in lengths)
+    layout = Layout(treedef, tuple(found), dtype, sizes)
+    means = layout.vectors([q.mean for q in uncertain])
+    variances = layout.vectors([q.variance for q in uncertain])
     certain = [jnp.asarray(x) for x, y in zip(leaves, found, strict=True) if y is _CERTAIN]
-    return layout, flat, certain
+    return layout, tuple(map(Normal, means, variances)), certain
 
 
-def flat_priors(layout: Layout, priors: PyTree) -> Any:
-    """Return one distribution over all weights if the priors are of one kind, else a list.
-
-    A parameter that is the same for all weights stays a number.
-    """
+def of_one_kind(priors: PyTree, layout: Layout) -> bool:
+    """Whether all priors are distributions of one class, so that leaves can share a vector."""
     found = [p for p in aligned(priors, layout.treedef, "priors") if p is not None]
-    structures = {jax.tree.structure(p) for p in found}
-    if len(structures) > 1 or not jax.tree.leaves(found[0]) or _is_opaque(found[0]):
-        return found
+    return len({jax.tree.structure(p) for p in found}) == 1
 
-    def join(*parameters: Any) -> Array:
-        values = [np.asarray(p) for p in parameters]
-        first = values[0].flat[0] if values[0].size else 0.0
-        if all(np.all(v == first) for v in values):
+
+def flat_priors(layout: Layout, priors: PyTree) -> tuple[Any, ...]:
+    """Return one prior for each vector; a parameter that is the same throughout stays a number."""
+    found = [p for p in aligned(priors, layout.treedef, "priors") if p is not None]
+    for prior in found:
+        if jax.tree.leaves(prior)[:1] in ([], [prior]):
+            raise TypeError(
+                f"the prior {prior!r} is no pytree of numbers, so it cannot enter a compiled "
+                "program. Register its class with jax.tree_util.register_dataclass."
+            )
+
+    def join(here: tuple[int, ...], *parameters: Any) -> Array:
+        chosen = [np.asarray(parameters[i]) for i in here]
+        first = next((p.flat[0] for p in chosen if p.size), 0.0)
+        if all(np.all(p == first) for p in chosen):
             return jnp.asarray(first, layout.dtype)
-        return layout.vector(list(parameters), padding=1.0)
+        all_vectors = layout.vectors(list(parameters), padding=1.0)
+        return all_vectors[layout.places[here[0]].vector]
 
-    return jax.tree.map(join, *found)
+    result = []
+    for vector in range(len(layout.sizes)):
+        here = tuple(i for i, place in enumerate(layout.places) if place.vector == vector)
+        kind = jax.tree.structure(found[here[0]])
+        same = [p if jax.tree.structure(p) == kind else found[here[0]] for p in found]
+        parameters = [jax.tree.leaves(p) for p in same]
+        joined = [join(here, *column) for column in zip(*parameters, strict=True)]
+        result.append(kind.unflatten(joined))
+    return tuple(result)
 
 
-def _is_opaque(prior: Any) -> bool:
-    return jax.tree.leaves(prior)[0] is prior
-
-
-def unflat_priors(layout: Layout, prior: Any) -> PyTree:
+def unflat_priors(layout: Layout, priors: tuple[Any, ...]) -> PyTree:
     """Return one prior for each uncertain leaf, None in other places."""
-    own = iter(prior) if isinstance(prior, list) else None
 
     def of(place: Place) -> Any:
-        if own is not None:
-            return next(own)
-        return jax.tree.map(
-            lambda p: layout.part(p, place)
-            if jnp.ndim(p)
-            else jnp.broadcast_to(p.astype(place.dtype), place.shape),
-            prior,
-        )
+        def cut(parameter: Array) -> Array:
+            if jnp.ndim(parameter):
+                return place._replace(vector=0).of((parameter,))
+            return jnp.broadcast_to(parameter.astype(place.dtype), place.shape)
+
+        return jax.tree.map(cut, priors[place.vector])
 
     return layout.treedef.unflatten(
         [of(leaf) if isinstance(leaf, Place) else None for leaf in layout.leaves]
     )
 
 
-def flat_complexity(layout: Layout, weights: Weights, alive: Array, prior: Any) -> Array:
+def flat_complexity(weights: Weights, alive: Vectors, priors: tuple[Any, ...]) -> Array:
     """KL[q ‖ p] over the live weights, in nats."""
-    q = weights.belief(alive)
-    if isinstance(prior, list):
-        beliefs = [Normal(layout.part(q.mean, p), layout.part(q.variance, p)) for p in layout.places]
-        return complexity(beliefs, prior)
+    flat = weights.beliefs(alive)
+    columns = zip(flat, weights.means, weights.log_deviations, alive, priors, strict=True)
+    return sum(itertools.starmap(_complexity, columns), start=jnp.zeros((), flat[0].mean.dtype))
+
+
+def _complexity(q: Normal, mean: Array, log_deviation: Array, alive: Array, prior: Any) -> Array:
     if not isinstance(prior, Normal):
         return complexity(q, prior)
     # The closed form from ln σ as it is, without a logarithm per weight and step.
-    square = q.variance + jnp.square(weights.means - prior.mean)
-    logarithm = 2 * weights.log_deviations - jnp.log(prior.variance)
+    square = q.variance + jnp.square(mean - prior.mean)
+    logarithm = 2 * log_deviation - jnp.log(prior.variance)
     return 0.5 * jnp.sum(jnp.where(alive, square / prior.variance - 1 - logarithm, 0))

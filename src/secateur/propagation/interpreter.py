@@ -13,6 +13,7 @@ from jax import Array
 
 from secateur import compat
 from secateur.propagation import univariate
+from secateur.propagation.noise import source
 from secateur.propagation.program import (
     Atom,
     Constant,
@@ -53,7 +54,7 @@ class Walk:
     Args:
         program: flat equations.
         how: "moments" or "local".
-        key: noise for "local"; every draw folds in a number of its own.
+        key: noise for "local": a key, or a source of noise (see `secateur.propagation.noise`).
         ledger: collects coverage rows, or None.
         recurrence: inside a loop body under "moments", what the steps share.
     """
@@ -62,15 +63,14 @@ class Walk:
         self,
         program: Program,
         how: str,
-        key: Array | None,
+        key: Any,
         *,
         ledger: list[Row] | None = None,
         recurrence: Any = None,
     ):
         self.program = program
         self.how = how
-        self.key = key
-        self.draws = 0
+        self.noise = source(key, "local")
         self.ledger = ledger
         self.recurrence = recurrence
         self.values: dict[Slot, Any] = {}
@@ -107,13 +107,10 @@ class Walk:
         return replace(value, loads={**value.loads, slot: deviation(rest)})
 
     def next_key(self) -> Array:
-        if self.key is None:
-            raise ValueError('propagate(f, "local") needs a key: call forward(key, beliefs, …).')
-        self.draws += 1
-        return jax.random.fold_in(self.key, self.draws)
+        return self.noise.key()
 
     def sample(self, value: Uncertain) -> Array:
-        noise = jax.random.normal(self.next_key(), value.shape, value.mean.dtype)
+        noise = self.noise.normal(value.shape, value.mean.dtype)
         return value.mean + deviation(value.variance) * noise
 
     def is_uncertain(self, atom: Atom) -> bool:

@@ -13,6 +13,7 @@ from jax import Array
 from secateur import compat
 from secateur.distributions import Normal
 from secateur.propagation.interpreter import Row, Walk
+from secateur.propagation.noise import source
 from secateur.propagation.program import flatten
 from secateur.propagation.values import Uncertain, deviation, to_normal
 
@@ -61,7 +62,7 @@ def propagate(f: Callable, how: str) -> Callable:
     if not callable(f):
         raise TypeError(f"propagate needs a function f(params, *args), got {type(f).__name__}.")
 
-    def forward(key: Array | None, beliefs: Any, *args: Any) -> Any:
+    def forward(key: Any, beliefs: Any, *args: Any) -> Any:
         if how == "global":
             return f(*_sample_leaves(key, (beliefs, *args)))
         return walk_function(f, how, key, (beliefs, *args))
@@ -70,22 +71,20 @@ def propagate(f: Callable, how: str) -> Callable:
     return forward
 
 
-def _sample_leaves(key: Array | None, tree: Any) -> Any:
+def _sample_leaves(key: Any, tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_normal)
+    noise = source(key, "global")
     sampled = []
-    for number, leaf in enumerate(leaves):
+    for leaf in leaves:
         if is_normal(leaf):
-            if key is None:
-                raise ValueError('propagate(f, "global") needs a key: forward(key, beliefs, …).')
             mean, variance = jnp.broadcast_arrays(leaf.mean, leaf.variance)
-            noise = jax.random.normal(jax.random.fold_in(key, number), mean.shape, mean.dtype)
-            leaf = mean + deviation(variance) * noise
+            leaf = mean + deviation(variance) * noise.normal(mean.shape, mean.dtype)
         sampled.append(leaf)
     return jax.tree.unflatten(structure, sampled)
 
 
 def walk_function(
-    f: Callable, how: str, key: Array | None, arguments: tuple, ledger: list[Row] | None = None
+    f: Callable, how: str, key: Any, arguments: tuple, ledger: list[Row] | None = None
 ) -> Any:
     """Trace ``f`` and walk its equations with the given beliefs."""
     leaves, structure = jax.tree.flatten(arguments, is_leaf=is_normal)

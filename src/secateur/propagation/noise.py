@@ -1,0 +1,87 @@
+"""Where standard Normal noise comes from: a key, or numbers drawn beforehand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+class Fresh:
+    """Noise drawn as it is needed; every draw folds a number of its own into the key.
+
+    Args:
+        key: a JAX random key, or None for a model that is not supposed to draw.
+        who: what needs it, for the error message.
+    """
+
+    def __init__(self, key: Array | None, who: str) -> None:
+        self._key, self._who = key, who
+        self._draws = 0
+
+    def key(self) -> Array:
+        """Return a key that is used nowhere else."""
+        if self._key is None:
+            raise ValueError(
+                f'propagate(f, "{self._who}") needs a key: call forward(key, beliefs, …).'
+            )
+        self._draws += 1
+        return jax.random.fold_in(self._key, self._draws)
+
+    def normal(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Draw standard Normal numbers."""
+        return jax.random.normal(self.key(), shape, dtype)
+
+
+class Tape:
+    """Noise that was drawn before, used piece by piece; given to `forward` in the place of a key.
+
+    Drawing the noise of a whole epoch at once is several times faster than in every step. Loops
+    within the model still draw their own, from the key.
+
+    Args:
+        numbers: a vector of standard Normal numbers, at least `Tape.length(...)` of them.
+        key: a JAX random key, for loops.
+    """
+
+    def __init__(self, numbers: Array, key: Array) -> None:
+        self._numbers, self._fresh = numbers, Fresh(key, "local")
+        self._used = 0
+
+    def key(self) -> Array:
+        """Return a key that is used nowhere else."""
+        return self._fresh.key()
+
+    def normal(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Take the next standard Normal numbers."""
+        start, self._used = self._used, self._used + math.prod(shape)
+        return self._numbers[start : self._used].reshape(shape).astype(dtype)
+
+    @staticmethod
+    def length(forward: Any, beliefs: Any, *args: Any) -> int:
+        """Return how many numbers `forward` takes from a tape."""
+        counter = _Counter()
+        jax.eval_shape(lambda b, a: forward(counter, b, *a), beliefs, args)
+        return counter.count
+
+
+class _Counter:
+    """Counts what is taken."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def key(self) -> Array:
+        return jax.random.key(0)
+
+    def normal(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        self.count += math.prod(shape)
+        return jnp.zeros(shape, dtype)
+
+
+def source(key: Any, who: str) -> Any:
+    """Return a source of noise from a key, None, or a source."""
+    return key if hasattr(key, "normal") else Fresh(key, who)
