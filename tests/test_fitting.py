@@ -29,7 +29,7 @@ KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3))
 Y = np.sin(X[:, :1]) + 0.1 * RNG.normal(size=(60, 1))
-QUICK = replace(RECIPES["default"], epochs=40, batch_size=16)
+QUICK = replace(RECIPES["default"], epochs=40, batch_size=16, warm_epochs=0, rate=1e-2)
 
 
 def net(params, x):
@@ -331,7 +331,7 @@ def test_the_papers_recipe_is_the_papers():
     assert (recipe.rate, recipe.batch_size, recipe.epochs) == (1e-2, 16, 750)
     assert recipe.standardise_inputs
     assert not recipe.standardise_targets
-    assert not (recipe.stops or recipe.cooling or recipe.conjugate_noise)
+    assert not (recipe.stops or recipe.cooling or recipe.conjugate_noise or recipe.warm_epochs)
     assert recipe.samples == 10
     found = fit(model(prior=sc.Normal(0.0, 4.0)), (X, Y), recipe="paper", epochs=1, rate=1e-12)
     q = found.beliefs["w1"]
@@ -406,13 +406,17 @@ def test_correlated_noise_is_not_taken_for_a_trend():
     assert falling < 20
 
 
-def test_the_rate_rises_stays_and_falls():
+def test_the_rate_stays_and_falls_while_the_complexity_has_its_weight():
     plan = program.Plan(0.1, 4.0, 10.0, 5.0, 1.0, 1.0)
-    rates = np.asarray([program.rate_at(plan, jnp.asarray(float(e))) for e in range(16)])
-    np.testing.assert_allclose(rates[:4], [0.025, 0.05, 0.075, 0.1], rtol=1e-6)
-    np.testing.assert_allclose(rates[4:11], 0.1, rtol=1e-6)
+    epochs = jnp.arange(16.0)
+    rates = np.asarray(program.rate_at(plan, epochs))
+    np.testing.assert_allclose(rates[:11], 0.1, rtol=1e-6)
     assert np.all(np.diff(rates[10:]) < 1e-9)
     assert rates[15] == pytest.approx(0.0, abs=1e-8)
+    weights = np.asarray(program.warmth_at(plan, epochs))
+    np.testing.assert_allclose(weights[:6], [0.0, 0.25, 0.5, 0.75, 1.0, 1.0])
+    always = np.asarray(program.warmth_at(plan._replace(warm_epochs=0.0), epochs[1:]))
+    np.testing.assert_array_equal(always, 1.0)
 
 
 # --- several runs in one program ----------------------------------------------------------------

@@ -76,7 +76,7 @@ class Plan(NamedTuple):
     """Numbers that steer an epoch."""
 
     rate: Any
-    warm_epochs: Any
+    warm_epochs: Any  # over which the weight of the complexity rises from 0 to 1
     cool_start: Any  # the epoch in which the rate begins to fall, or inf
     cool_epochs: Any
     size: Any  # rows of the whole data set
@@ -117,10 +117,14 @@ def deal(order: Array, batch_size: int) -> tuple[Array, np.ndarray]:
 
 
 def rate_at(plan: Plan, epoch: Array) -> Array:
-    """Return the learning rate at a time in epochs: a linear rise, a plateau, half a cosine."""
-    warm = jnp.minimum((epoch + 1) / jnp.maximum(plan.warm_epochs, 1), 1)
+    """Return the learning rate at a time in epochs: a plateau, then half a cosine down to 0."""
     cooled = jnp.clip((epoch - plan.cool_start) / plan.cool_epochs, 0, 1)
-    return plan.rate * warm * 0.5 * (1 + jnp.cos(jnp.pi * cooled))
+    return plan.rate * 0.5 * (1 + jnp.cos(jnp.pi * cooled))
+
+
+def warmth_at(plan: Plan, epoch: Array) -> Array:
+    """Return the weight of the complexity at a time in epochs."""
+    return jnp.clip(epoch / jnp.maximum(plan.warm_epochs, 1e-9), 0, 1)
 
 
 def _epoch(
@@ -158,13 +162,14 @@ def _epoch(
         None if counts.all() else jnp.asarray(counts, dtype),
         _noise(noise_key, batches, taken, dtype),
         rate_at(plan, state.epoch + steps / batches).astype(dtype),
+        warmth_at(plan, state.epoch + (steps + 1) / batches).astype(dtype),
         steps,
     )
     noise_share = min(1.0, batch_size / min(_NOISE_MEMORY, rows))
 
     def step(carry: Any, batch: Any) -> tuple[Any, None]:
         moved, memory, noise, noise_steps, sums, bad_step = carry
-        x, y, count, drawn, rate, number = batch
+        x, y, count, drawn, rate, warmth, number = batch
 
         def objective(moved: tuple[Weights, Any]) -> tuple[Array, Any]:
             weights, log_noise = moved
@@ -184,7 +189,7 @@ def _epoch(
             good = accuracy(fixed.likelihood, current, prediction, y, weights=count)
             good = plan.row_weight * good
             bad = flat_complexity(weights, state.alive, state.prior)
-            return (bad + noise_complexity - good) / plan.size, (current, bad, good)
+            return (warmth * bad + noise_complexity - good) / plan.size, (current, bad, good)
 
         gradient, (noise, bad, good) = jax.grad(objective, has_aux=True)(moved)
         update, memory = settings.optimiser.update(gradient, memory, moved)

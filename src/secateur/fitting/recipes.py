@@ -30,7 +30,8 @@ class Recipe:
         initial_deviation: of every weight's belief; None is the prior's own.
         conjugate_noise: whether q(γ) follows the weights in closed form; the paper leaves it to Adam.
         rate: of Adam.
-        warm_epochs: the rate rises linearly over so many epochs.
+        warm_epochs: over so many epochs (and no more than a quarter of them) the weight of the
+            complexity rises from 0 to 1. Units that have not yet learnt anything are not given up.
         batch_size: rows in a step; no more than there are.
         epochs: the budget; None is about `steps` steps, and between 60 and 4000 epochs.
         steps: see `epochs`.
@@ -44,11 +45,11 @@ class Recipe:
     initial_means: str | float = "params"
     initial_deviation: float | None = 0.05
     conjugate_noise: bool = True
-    rate: float = 1e-2
-    warm_epochs: int = 0
-    batch_size: int = 32
+    rate: float = 5e-3
+    warm_epochs: int = 50
+    batch_size: int = 64
     epochs: int | None = None
-    steps: int = 30_000
+    steps: int = 60_000
     cooling: float = 0.3
     stops: bool = True
     samples: int = 10
@@ -68,6 +69,8 @@ RECIPES = {
         initial_means=0.01,
         initial_deviation=None,
         conjugate_noise=False,
+        rate=1e-2,
+        warm_epochs=0,
         batch_size=16,
         epochs=750,
         cooling=0.0,

@@ -29,6 +29,7 @@ class Timetable:
         budget: epochs at most.
         cooling: share of the epochs for cooling.
         stops: whether a level free energy ends the plateau.
+        warm_epochs: over which the weight of the complexity rises.
         cool_start: the epoch in which cooling began, or inf.
         cool_epochs: how long it lasts.
         ended: why training has ended, in words; empty while it has not.
@@ -37,6 +38,7 @@ class Timetable:
     budget: int
     cooling: float
     stops: bool
+    warm_epochs: float = 0.0
     cool_start: float = math.inf
     cool_epochs: float = 1.0
     next_look: int = _FIRST_LOOK
@@ -46,10 +48,13 @@ class Timetable:
     @classmethod
     def of(cls, recipe: Recipe, budget: int, steps: float) -> Timetable:
         """Return the plan of a recipe, for epochs of so many steps."""
+        warm = min(recipe.warm_epochs, budget / 4)
         if not recipe.stops:
-            return cls(budget, recipe.cooling, False, next_look=budget)
-        look = max(_FIRST_LOOK, math.ceil(_FIRST_DISTANCE / (recipe.rate * steps)))
-        return cls(budget, recipe.cooling, True, next_look=look)
+            return cls(budget, recipe.cooling, False, warm, next_look=budget)
+        # The trend is that of the last third, which should lie well after the warming.
+        distance = _FIRST_DISTANCE / (recipe.rate * steps)
+        look = max(_FIRST_LOOK, math.ceil(distance), math.ceil(2 * warm))
+        return cls(budget, recipe.cooling, True, warm, next_look=look)
 
     @property
     def phase(self) -> str:

@@ -225,7 +225,7 @@ class Trainer:
     def _plan(self, timetable: Timetable) -> Plan:
         numbers = (
             self._rate,
-            self.recipe.warm_epochs,
+            timetable.warm_epochs,
             timetable.cool_start,
             timetable.cool_epochs,
             self.source.size,
