@@ -2,14 +2,14 @@
 
     python benchmarks/training.py [--cases abcd] [--rounds 3] [--json FILE] [--plot FILE]
 
-Same network, batch, number of steps and data for all, everything warm. Each measurement is a process
-of its own; rounds go through all contestants in turn, so that a busy minute hits everyone, and the
-median over rounds counts. Peers and how to install them: see `training_peers.py`; those that are not
-installed are left out.
+Same network, batch, number of steps and data for all, everything warm. Each measurement is a
+process of its own; rounds go through all contestants in turn, so that a busy minute hits everyone,
+and the median over rounds counts. Peers and how to install them: see `training_peers.py`; those
+that are not installed are left out.
 
 The floor of an algorithm is what no implementation can leave out: the matrix products of a step and
-of its gradient, in the same kind of compiled loop. `global` has them once; `local` and `moments` for
-means and for variances.
+of its gradient, in the same kind of compiled loop. `global` has them once; `local` and `moments`
+for means and for variances.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ def net(p, x):
     return jax.nn.relu(x @ p["w"] + p["b"]) @ p["v"]
 key = jax.random.key(0)
 k1, k2 = jax.random.split(key)
-params = {"w": jax.random.normal(k1, (4, 16)), "b": jnp.zeros((1, 16)), "v": jax.random.normal(k2, (16, 1))}
+w, v = jax.random.normal(k1, (4, 16)), jax.random.normal(k2, (16, 1))
+params = {"w": w, "b": jnp.zeros((1, 16)), "v": v}
 def fit(params, data, **options):
     model = sc.BayesianModel(net, params)
     found = sc.fit(model, data, key=key, epochs=60, batch_size=32, progress=False, **options)
@@ -34,7 +35,9 @@ def fit(params, data, **options):
 
 ONE = COMMON + "\nfit(params, (x, y))"
 
-EIGHT = COMMON + """
+EIGHT = (
+    COMMON
+    + """
 assert len(jax.devices()) == 8
 mesh = Mesh(np.array(jax.devices()), ("rows",))
 fit(params, (x, y), mesh=mesh)
@@ -45,8 +48,11 @@ sharded = params | {"w": jax.device_put(params["w"], NamedSharding(mesh, P(None,
 fit(sharded, data)
 fit(params, (x[:100], y[:100]), mesh=mesh)  # 100 rows on 8 devices
 """
+)
 
-TWO = COMMON + """
+TWO = (
+    COMMON
+    + """
 assert jax.process_count() == 2 and len(jax.devices()) == 4
 mesh = Mesh(np.array(jax.devices()), ("rows",))
 rows = NamedSharding(mesh, P("rows"))
@@ -56,6 +62,7 @@ fit(params, data, checkpoint=sys.argv[3])  # each process brings its half of the
 fit(params, data, checkpoint=sys.argv[3])  # and goes on from the checkpoint
 fit(params, (x, y), mesh=mesh)  # each process has all of them
 """
+)
 
 
 def start(program, *arguments, devices):

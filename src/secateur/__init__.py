@@ -1,6 +1,7 @@
 """secateur: neural networks as Bayesian neural networks, pruned without thresholds."""
 
 from secateur.beliefs import believe, complexity, count, cut, live, priors
+from secateur.checkpoints import CheckpointError, CheckpointWarning
 from secateur.distributions import (
     Beta,
     Dirichlet,
@@ -9,7 +10,6 @@ from secateur.distributions import (
     MultivariateNormal,
     Normal,
 )
-from secateur.checkpoints import CheckpointError, CheckpointWarning
 from secateur.fitting import FitError, Fitted, Recipe, fit, fit_many
 from secateur.free_energy import FreeEnergy, free_energy
 from secateur.likelihoods import (

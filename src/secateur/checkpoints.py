@@ -49,8 +49,8 @@ def save(path: str | os.PathLike, tensors: dict[str, np.ndarray], facts: dict[st
         ([0, 1, 2], {'epoch': 7})
     """
     path = Path(path)
-    # safetensors 0.8 writes wrong values for arrays that are not contiguous. (ascontiguousarray would
-    # make a vector of a number.)
+    # safetensors 0.8 writes wrong values for arrays that are not contiguous. (NumPy's
+    # ascontiguousarray would make a vector of a number.)
     tensors = {name: np.asarray(value, order="C") for name, value in tensors.items()}
     text = json.dumps(facts, sort_keys=True)
     record = json.dumps({"format": _FORMAT, "facts": text, "sha256": _digest(tensors, text)})

@@ -116,7 +116,7 @@ class Progress:
             self._line(sentence)
 
     def _line(self, text: str) -> None:
-        print(text, file=self._file, flush=True)  # noqa: T201
+        print(text, file=self._file, flush=True)
         self._lines += 1
 
     def _draw(self, report: Report) -> None:

@@ -57,9 +57,7 @@ def varying_targets(columns: Columns) -> None:
         )
 
 
-def rehearse(
-    forward: Callable[[Any], Any], likelihood: Any, sample: Block, targets: Any
-) -> None:
+def rehearse(forward: Callable[[Any], Any], likelihood: Any, sample: Block, targets: Any) -> None:
     """Check that model, data and likelihood fit together: shapes by tracing, labels by looking.
 
     Args:

@@ -22,8 +22,9 @@ from secateur.fitting import checks
 from secateur.fitting.program import Record, State
 from secateur.fitting.recipes import RECIPES, Recipe, initial_beliefs
 from secateur.fitting.result import FitError, Fitted, History
+from secateur.fitting.saving import Saver
 from secateur.fitting.sources import Arrays, Stream, standardised
-from secateur.fitting.trainer import NotFinite, Saver, Trainer
+from secateur.fitting.trainer import NotFinite, Trainer
 from secateur.fitting.weights import Weights, flat_priors, lay_out, of_one_kind, unflat_priors
 from secateur.model import BayesianModel
 from secateur.progress import Progress, Report
@@ -147,7 +148,15 @@ def fit_many(
             the others start from weights of the same spread.
         datasets: pairs `(x, y)`: splits of one set, say. One pair alone is used for all keys.
         keys: a JAX random key for each run.
-        recipe: this and the other arguments: see `fit`.
+        recipe: see `fit`, here and below.
+        epochs: at most so many passes over the data.
+        batch_size: rows in a step.
+        rate: learning rate at its highest.
+        optimiser: any optax optimiser.
+        empirical_bayes: also learn the variance of the Normal prior of every leaf.
+        checkpoint: a file to save the state of training in.
+        progress: whether to show progress; the figures are those of the best run.
+        callback: called with a `Report` several times a second.
 
     Returns:
         A `Fitted` per key, in order.
@@ -324,7 +333,7 @@ def _recipe(
             raise ValueError(f"recipe={recipe!r}. Supported: {', '.join(RECIPES)}, or a Recipe.")
         recipe = RECIPES[recipe]
     options = {"epochs": epochs, "batch_size": batch_size, "rate": rate}
-    given = {name: value for name, value in options.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     for name, value in given.items():
         if not value > 0:
             raise ValueError(f"{name}={value}. It must be positive.")
@@ -340,7 +349,7 @@ def _mesh_of(data: Any) -> Mesh | None:
     for leaf in jax.tree.leaves(data):
         sharding = getattr(leaf, "sharding", None)
         if isinstance(sharding, NamedSharding) and not sharding.is_fully_replicated:
-            return sharding.mesh
+            return Mesh(sharding.mesh.devices, sharding.mesh.axis_names)
     return None
 
 
@@ -348,7 +357,7 @@ def _fingerprint(model: BayesianModel, source: Any, trainer: Trainer, state: Sta
     """Hash what decides the course of a training, as far as it can be seen."""
     digest = hashlib.sha256()
     raw = state._replace(key=jax.random.key_data(state.key))
-    arrays = [raw, [s for s in getattr(source, "sets", [source.sample()])], model.likelihood]
+    arrays = [raw, list(getattr(source, "sets", [source.sample()])), model.likelihood]
     for leaf in jax.tree.leaves(arrays):
         digest.update(repr((np.shape(leaf), str(jnp.result_type(leaf)))).encode())
         if checks.is_here(leaf):

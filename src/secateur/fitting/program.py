@@ -16,6 +16,7 @@ import numpy as np
 import optax
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
 
 from secateur.distributions import Normal
 from secateur.fitting.shuffling import shuffle
@@ -86,10 +87,10 @@ class Plan(NamedTuple):
 class Record(NamedTuple):
     """What an epoch says of itself: means over its steps, in nats."""
 
-    complexity_weights: Array
-    complexity_noise: Array
-    accuracy: Array
-    bad_step: Array  # the first step with a value that is not finite, or −1
+    complexity_weights: Any  # arrays of JAX, or of NumPy once they have been fetched
+    complexity_noise: Any
+    accuracy: Any
+    bad_step: Any  # the first step with a value that is not finite, or −1
 
 
 def steps_per_pass(rows: int, batch_size: int) -> int:
@@ -116,13 +117,13 @@ def deal(order: Array, batch_size: int) -> tuple[Array, np.ndarray]:
     return order[np.where(counts, places, 0)], counts
 
 
-def rate_at(plan: Plan, epoch: Array) -> Array:
+def rate_at(plan: Plan, epoch: ArrayLike) -> Array:
     """Return the learning rate at a time in epochs: a plateau, then half a cosine down to 0."""
     cooled = jnp.clip((epoch - plan.cool_start) / plan.cool_epochs, 0, 1)
     return plan.rate * 0.5 * (1 + jnp.cos(jnp.pi * cooled))
 
 
-def warmth_at(plan: Plan, epoch: Array) -> Array:
+def warmth_at(plan: Plan, epoch: ArrayLike) -> Array:
     """Return the weight of the complexity at a time in epochs."""
     return jnp.clip(epoch / jnp.maximum(plan.warm_epochs, 1e-9), 0, 1)
 
@@ -201,7 +202,8 @@ def _epoch(
 
     zero = jnp.zeros((), dtype)
     moved = to_optimise(settings, state.weights, state.noise)
-    carry = (moved, state.memory, state.noise, state.noise_steps, (zero, zero), -1)
+    no_step = jnp.full((), -1)
+    carry = (moved, state.memory, state.noise, state.noise_steps, (zero, zero), no_step)
     carry, _ = jax.lax.scan(step, carry, each_step)
     (weights, log_noise), memory, noise, noise_steps, sums, bad_step = carry
     if not settings.conjugate_noise:
@@ -211,9 +213,7 @@ def _epoch(
     prior = state.prior
     if settings.empirical_bayes:
         prior = best_priors(settings.layout, weights.beliefs(state.alive), prior)
-    new = State(
-        weights, state.alive, memory, noise, noise_steps, prior, state.key, state.epoch + 1
-    )
+    new = State(weights, state.alive, memory, noise, noise_steps, prior, state.key, state.epoch + 1)
     record = Record(
         sums[0] / batches, fixed.likelihood.noise_complexity(noise), sums[1] / batches, bad_step
     )
@@ -234,9 +234,7 @@ def _noise(
     return keys, jax.random.normal(jax.random.fold_in(key, batches), (batches, taken), dtype)
 
 
-def _tape(
-    drawn: tuple[Array, Array | None] | None, taken: int | None, dtype: Any
-) -> Tape | None:
+def _tape(drawn: tuple[Array, Array | None] | None, taken: int | None, dtype: Any) -> Tape | None:
     """The noise of one step."""
     if drawn is None or taken is None:
         return None

@@ -28,7 +28,8 @@ class Recipe:
             as zeros, are drawn so that they keep the size of their input); a number draws all
             of them from N(0, number²).
         initial_deviation: of every weight's belief; None is the prior's own.
-        conjugate_noise: whether q(γ) follows the weights in closed form; the paper leaves it to Adam.
+        conjugate_noise: whether q(γ) follows the weights in closed form; the paper has it learnt
+            by Adam, which keeps it optimistic while the network learns.
         rate: of Adam.
         warm_epochs: over so many epochs (and no more than a quarter of them) the weight of the
             complexity rises from 0 to 1. Units that have not yet learnt anything are not given up.

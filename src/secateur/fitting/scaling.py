@@ -27,8 +27,8 @@ _RELATIVE_ROUNDING = {2: 1e-2, 4: 1e-6, 8: 1e-11}
 class Affine:
     """The change of units z = (y − shift) / scale, per entry of the last axis."""
 
-    shift: Array
-    scale: Array
+    shift: Any
+    scale: Any
 
     def to_standard(self, values: Array) -> Array:
         """From the data's own units."""
@@ -41,9 +41,7 @@ class Affine:
         if isinstance(prediction, Normal):
             scale = _against(self.scale, prediction.mean)
             shift = _against(self.shift, prediction.mean)
-            return Normal(
-                prediction.mean * scale + shift, prediction.variance * jnp.square(scale)
-            )
+            return Normal(prediction.mean * scale + shift, prediction.variance * jnp.square(scale))
         return prediction * _against(self.scale, prediction) + _against(self.shift, prediction)
 
     def log_jacobian_per_row(self, targets: Any) -> float:

@@ -33,7 +33,6 @@ class Arrays:
         sets: pairs of inputs and targets.
     """
 
-    passes_are_blocks = True
     repeatable = True
 
     def __init__(self, sets: list[Block]) -> None:
@@ -45,6 +44,10 @@ class Arrays:
     def columns(self) -> list[tuple[Any, Columns]]:
         """Statistics of inputs and targets, one per set."""
         return [(_input_columns(x), Columns(y)) for x, y in self.sets]
+
+    def blocks(self, *, start: int = 0) -> Iterator[Block]:
+        """Yield the (first) set again and again."""
+        return itertools.repeat(self.sets[0])
 
     def sample(self) -> Block:
         """Return a few rows, to try the model on; zeros if they are in other processes."""
@@ -59,8 +62,6 @@ class Stream:
         size: number of rows in all; counted in a pass of its own if not given.
         batch_size: rows in a step; blocks are multiples of it.
     """
-
-    passes_are_blocks = False
 
     def __init__(self, batches: Any, *, size: int | None, batch_size: int) -> None:
         self._open, self.repeatable = _opener(batches)

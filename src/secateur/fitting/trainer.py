@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import time
-import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -16,19 +13,17 @@ import optax
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from secateur import checkpoints
 from secateur.fitting import program
+from secateur.fitting.pacing import Pace
 from secateur.fitting.program import Evaluation, Fixed, Plan, Record, Settings, State
 from secateur.fitting.recipes import Recipe
+from secateur.fitting.saving import Saver
 from secateur.fitting.sources import Arrays, Block, Stream, scaling_of, standardised
 from secateur.fitting.timetable import Timetable
 from secateur.fitting.weights import Layout, Vectors, Weights
 from secateur.free_energy import FreeEnergy
 from secateur.model import BayesianModel
 from secateur.progress import Progress, Report
-
-_CALL_SECONDS = 0.25  # how long training goes on without a sign of life
-_CHECKPOINT_SECONDS = 1.0
 
 ADAM = optax.chain(optax.scale_by_adam(), optax.scale(-1.0))
 
@@ -174,7 +169,7 @@ class Trainer:
         kept = [] if records is None else [records]
         done = 0 if records is None else len(records.accuracy)
         blocks = None if self._data is not None else self.source.blocks(start=done)
-        pace = _Pace()
+        pace = Pace(program.CALL_LENGTH)
         while not timetable.ended:
             plan = self._plan(timetable)
             wanted = max(1, min(timetable.next_decision - done, pace.epochs))
@@ -196,10 +191,10 @@ class Trainer:
                 timetable.decide(self.free_energies(_joined(kept)))
             progress.update(self._report(timetable, plan, new, done, pace))
             if saver is not None:
-                saver.consider(self, state, timetable, lambda: _joined(kept))
+                saver.consider(self.gathered, state, timetable, lambda: _joined(kept))
         result = _joined(kept)
         if saver is not None:
-            saver.write(self, state, timetable, result)
+            saver.write(self.gathered, state, timetable, result)
         return state, result
 
     def free_energies(self, records: Record) -> np.ndarray:
@@ -246,7 +241,7 @@ class Trainer:
         return f"the {part} became nan or infinite in epoch {done + index + 1}, step {step + 1}"
 
     def _report(
-        self, timetable: Timetable, plan: Plan, new: Record, done: int, pace: _Pace
+        self, timetable: Timetable, plan: Plan, new: Record, done: int, pace: Pace
     ) -> Report:
         last = Record(*(r[-1:] for r in new))
         totals = self.free_energies(last)[0]
@@ -348,7 +343,7 @@ class Trainer:
         if isinstance(array, jax.Array) and not array.is_fully_addressable:
             return array
         axis = int(own_data)
-        spec = [None] * np.ndim(array)
+        spec: list[Any] = [None] * np.ndim(array)
         if np.shape(array)[axis] % self.mesh.devices.size == 0:
             spec[axis] = self.mesh.axis_names
         return _put(array, NamedSharding(self.mesh, PartitionSpec(*spec)))
@@ -375,111 +370,3 @@ def _with_jacobian(parts: FreeEnergy, log_jacobian: float) -> FreeEnergy:
 
 def _joined(records: list[Record]) -> Record:
     return Record(*(np.concatenate(field) for field in zip(*records, strict=True)))
-
-
-class _Pace:
-    """How many epochs make a call of about the wanted length."""
-
-    def __init__(self) -> None:
-        self._begun = time.monotonic()
-        # Several processes must make the same calls, so no clock of theirs may decide.
-        self._alone = jax.process_count() == 1
-        self.epochs = 1 if self._alone else program.CALL_LENGTH
-        self.seconds_per_epoch = 0.0
-        self._calls = 0
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._begun
-
-    def measured(self, count: int) -> Any:
-        return _Stopwatch(self, count)
-
-    def took(self, seconds: float, count: int) -> None:
-        self._calls += 1
-        if self._calls == 1:
-            return  # it may have compiled
-        self.seconds_per_epoch = seconds / count
-        if self._alone:
-            self.epochs = max(1, min(program.CALL_LENGTH, int(_CALL_SECONDS * count / seconds)))
-
-
-class _Stopwatch:
-    def __init__(self, pace: _Pace, count: int) -> None:
-        self._pace, self._count = pace, count
-
-    def __enter__(self) -> None:
-        self._begun = time.monotonic()
-
-    def __exit__(self, *exception: object) -> None:
-        self._pace.took(max(time.monotonic() - self._begun, 1e-9), self._count)
-
-
-class Saver:
-    """Writes checkpoints now and then, and reads the newest one that fits.
-
-    Args:
-        path: the file.
-        fingerprint: of everything that decides how training goes; a checkpoint with another one
-            belongs to another training.
-    """
-
-    def __init__(self, path: Any, fingerprint: str) -> None:
-        self.path, self._fingerprint = path, fingerprint
-        self._next = 0.0
-
-    def consider(
-        self,
-        trainer: Trainer,
-        state: State,
-        timetable: Timetable,
-        records: Callable[[], Record],
-    ) -> None:
-        """Write if the last time is long enough ago, measured by what writing costs."""
-        begun = time.monotonic()
-        if begun < self._next and jax.process_count() == 1:
-            return  # (several processes gather the state together, so no clock may decide)
-        self.write(trainer, state, timetable, records())
-        ended = time.monotonic()
-        self._next = ended + max(_CHECKPOINT_SECONDS, 20 * (ended - begun))
-
-    def write(self, trainer: Trainer, state: State, timetable: Timetable, records: Record) -> None:
-        """Write a checkpoint; if that fails, say so and go on."""
-        leaves = jax.tree.leaves(trainer.gathered(_raw_keys(state)))
-        tensors = {f"state.{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
-        tensors |= {f"record.{name}": value for name, value in records._asdict().items()}
-        facts = {"fingerprint": self._fingerprint, "timetable": asdict(timetable)}
-        if jax.process_index() != 0:
-            return
-        try:
-            checkpoints.save(self.path, tensors, facts)
-        except OSError as error:
-            warnings.warn(
-                f"could not write the checkpoint {self.path} ({error}). Training goes on.",
-                checkpoints.CheckpointWarning,
-                stacklevel=2,
-            )
-
-    def read(self, like: State) -> tuple[State, Timetable, Record] | None:
-        """Return what the newest checkpoint holds, or None if there is none."""
-        found = checkpoints.newest(self.path)
-        if found is None:
-            return None
-        tensors, facts = found
-        if facts["fingerprint"] != self._fingerprint:
-            raise checkpoints.CheckpointError(
-                f"{self.path} is the checkpoint of another training: its data, model, key or "
-                "options are not these. Give another path, or delete it to start anew."
-            )
-        structure = jax.tree.structure(_raw_keys(like))
-        leaves = [tensors[f"state.{i}"] for i in range(structure.num_leaves)]
-        raw = structure.unflatten(leaves)
-        key = jax.random.wrap_key_data(jnp.asarray(raw.key), impl=jax.random.key_impl(like.key))
-        state = jax.tree.map(jnp.asarray, raw._replace(key=key))
-        names = Record._fields
-        records = Record(*(tensors[f"record.{name}"] for name in names))
-        return state, Timetable(**facts["timetable"]), records
-
-
-def _raw_keys(state: State) -> State:
-    return state._replace(key=jax.random.key_data(state.key))

@@ -60,6 +60,7 @@ class Place(NamedTuple):
 
     @property
     def size(self) -> int:
+        """Return the number of weights."""
         return math.prod(self.shape)
 
     def of(self, vectors: Vectors) -> Array:
@@ -85,6 +86,7 @@ class Layout(NamedTuple):
 
     @property
     def places(self) -> list[Place]:
+        """Return the places of the uncertain leaves, in order."""
         return [leaf for leaf in self.leaves if isinstance(leaf, Place)]
 
     def beliefs(self, flat: tuple[Normal, ...], certain: list[Array]) -> PyTree:
@@ -93,7 +95,7 @@ class Layout(NamedTuple):
         variances = _parts(self, tuple(q.variance for q in flat))
         uncertain = iter(zip(means, variances, strict=True))
         arrays = iter(certain)
-        new = []
+        new: list[Any] = []
         for leaf in self.leaves:
             if isinstance(leaf, Place):
                 new.append(Normal(*next(uncertain)))
@@ -201,7 +203,7 @@ def flat_priors(layout: Layout, priors: PyTree) -> tuple[Any, ...]:
     result = []
     for vector in range(len(layout.sizes)):
         here = tuple(i for i, place in enumerate(layout.places) if place.vector == vector)
-        kind = jax.tree.structure(found[here[0]])
+        kind: Any = jax.tree.structure(found[here[0]])
         same = [p if jax.tree.structure(p) == kind else found[here[0]] for p in found]
         parameters = [jax.tree.leaves(p) for p in same]
         joined = [join(here, *column) for column in zip(*parameters, strict=True)]

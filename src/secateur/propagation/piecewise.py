@@ -284,8 +284,8 @@ class _Bend(NamedTuple):
     def derivatives(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """Of mean, variance and E[f'], by the mean and by the variance of x (Price's theorem).
 
-            ∂E[f]/∂m = E[f']             ∂E[f]/∂v = E[f'']/2
-            ∂Var[f]/∂m = 2 Cov(f, f')    ∂Var[f]/∂v = E[f'²] + Cov(f, f'')
+        ∂E[f]/∂m = E[f']             ∂E[f]/∂v = E[f'']/2
+        ∂Var[f]/∂m = 2 Cov(f, f')    ∂Var[f]/∂v = E[f'²] + Cov(f, f'')
         """
         bend, side, slope = self.bend, self.side, self.slope
         curvature = jnp.where(self.certain, 0.0, bend * self.density / self.sigma)

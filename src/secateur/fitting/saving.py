@@ -1,0 +1,91 @@
+"""The state of a training as a checkpoint."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from secateur import checkpoints
+from secateur.fitting.program import Record, State
+from secateur.fitting.timetable import Timetable
+
+CHECKPOINT_SECONDS = 1.0
+
+
+class Saver:
+    """Writes checkpoints now and then, and reads the newest one that fits.
+
+    Args:
+        path: the file.
+        fingerprint: of everything that decides how training goes; a checkpoint with another one
+            belongs to another training.
+    """
+
+    def __init__(self, path: Any, fingerprint: str) -> None:
+        self.path, self._fingerprint = path, fingerprint
+        self._next = 0.0
+
+    def consider(
+        self,
+        gathered: Callable[[Any], Any],
+        state: State,
+        timetable: Timetable,
+        records: Callable[[], Record],
+    ) -> None:
+        """Write if the last time is long enough ago, measured by what writing costs."""
+        begun = time.monotonic()
+        if begun < self._next and jax.process_count() == 1:
+            return  # (several processes gather the state together, so no clock may decide)
+        self.write(gathered, state, timetable, records())
+        ended = time.monotonic()
+        self._next = ended + max(CHECKPOINT_SECONDS, 20 * (ended - begun))
+
+    def write(
+        self, gathered: Callable[[Any], Any], state: State, timetable: Timetable, records: Record
+    ) -> None:
+        """Write a checkpoint; if that fails, say so and go on."""
+        leaves = jax.tree.leaves(gathered(_raw_keys(state)))
+        tensors = {f"state.{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+        tensors |= {f"record.{name}": value for name, value in records._asdict().items()}
+        facts = {"fingerprint": self._fingerprint, "timetable": asdict(timetable)}
+        if jax.process_index() != 0:
+            return
+        try:
+            checkpoints.save(self.path, tensors, facts)
+        except OSError as error:
+            warnings.warn(
+                f"could not write the checkpoint {self.path} ({error}). Training goes on.",
+                checkpoints.CheckpointWarning,
+                stacklevel=2,
+            )
+
+    def read(self, like: State) -> tuple[State, Timetable, Record] | None:
+        """Return what the newest checkpoint holds, or None if there is none."""
+        found = checkpoints.newest(self.path)
+        if found is None:
+            return None
+        tensors, facts = found
+        if facts["fingerprint"] != self._fingerprint:
+            raise checkpoints.CheckpointError(
+                f"{self.path} is the checkpoint of another training: its data, model, key or "
+                "options are not these. Give another path, or delete it to start anew."
+            )
+        structure: Any = jax.tree.structure(_raw_keys(like))
+        leaves = [tensors[f"state.{i}"] for i in range(structure.num_leaves)]
+        raw = structure.unflatten(leaves)
+        key = jax.random.wrap_key_data(jnp.asarray(raw.key), impl=jax.random.key_impl(like.key))
+        state = jax.tree.map(jnp.asarray, raw._replace(key=key))
+        names = Record._fields
+        records = Record(*(tensors[f"record.{name}"] for name in names))
+        return state, Timetable(**facts["timetable"]), records
+
+
+def _raw_keys(state: State) -> State:
+    return state._replace(key=jax.random.key_data(state.key))
