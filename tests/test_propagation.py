@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 
 import secateur as sc
 from compiling import quick_jit
+from secateur.propagation.noise import Tape
 
 KEY = jax.random.key(0)
 
@@ -416,3 +417,21 @@ def test_coverage_of_a_plain_mlp_is_exact_up_to_its_third_layer():
     table = sc.coverage(mlp, mlp_params(3, 5, 5, 1), jnp.ones((2, 3)))
     dots = [row.exactness for row in table if row.operation == "dot_general"]
     assert dots == ["exact", "exact", "independent"]
+
+
+@pytest.mark.parametrize("how", ["local", "global"])
+def test_noise_from_a_tape_is_noise_from_a_key(how):
+    """Oracle: samples with keys; the same numbers on a tape give the same output every time."""
+    params, x = mlp_params(3, 6, 1), jax.random.normal(KEY, (5, 3))
+    beliefs, forward = normals(params, 0.1), sc.propagate(mlp, how)
+    length = Tape.length(forward, beliefs, x)
+    assert length == (sum(w.size + b.size for w, b in params) if how == "global" else 5 * 6 + 5)
+    keys = jax.random.split(KEY, 4000)
+    by_key = jax.jit(jax.vmap(lambda k: forward(k, beliefs, x)))(keys)
+    numbers = jax.random.normal(KEY, (4000, length))
+    by_tape = jax.jit(jax.vmap(lambda n, k: forward(Tape(n, k), beliefs, x)))(numbers, keys)
+    error = np.asarray(by_key).std(0) / np.sqrt(4000)
+    np.testing.assert_array_less(np.abs(by_tape.mean(0) - by_key.mean(0)), 6 * error)
+    np.testing.assert_allclose(by_tape.std(0), by_key.std(0), rtol=0.1)
+    again = forward(Tape(numbers[0], keys[1]), beliefs, x)
+    np.testing.assert_allclose(again, by_tape[0], rtol=1e-9)

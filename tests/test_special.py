@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import special as scipy_special
+from scipy.stats import norm as scipy_norm
 
 from secateur import special
 
@@ -100,3 +101,18 @@ def test_safe_sqrt_has_no_infinite_gradient():
     value, slope = jax.vmap(jax.value_and_grad(special.safe_sqrt))(jnp.array([0.0, 4.0]))
     assert value.tolist() == [0.0, 2.0]
     assert slope.tolist() == [0.0, 0.25]
+
+
+def test_normal_tail_in_float32_is_as_precise_as_erfc():
+    """Oracle: SciPy, in float64."""
+    a = np.linspace(0.0, 12.0, 5001).astype(np.float32)  # beyond, float32 has no such small numbers
+    density = jnp.exp(-0.5 * a.astype(np.float64) ** 2).astype(jnp.float32) / np.float32(
+        np.sqrt(2 * np.pi)
+    )
+    tail = special.normal_tail(jnp.asarray(a), density)
+    assert tail.dtype == jnp.float32
+    np.testing.assert_allclose(tail, scipy_norm.sf(a.astype(np.float64)), rtol=4e-7)
+    wide = jnp.asarray(a, jnp.float64)
+    np.testing.assert_allclose(
+        special.normal_tail(wide, wide), scipy_norm.sf(np.asarray(wide)), rtol=1e-12
+    )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import secateur as sc
+from secateur.propagation import piecewise
 
 SMOOTH = {
     "tanh": jnp.tanh,
@@ -170,3 +171,33 @@ def test_one_function_written_with_several_primitives_is_integrated_once():
     forward = sc.propagate(lambda x, _: x * jax.nn.sigmoid(x), "moments")
     result = forward(None, sc.Normal(jnp.zeros(()), jnp.ones(())), None)
     assert abs(float(result.mean) - 0.20662) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("place", "left", "right"),
+    [(0.0, (0.0, 0.0), (1.0, 0.0)), (0.0, (0.1, 0.0), (1.0, 0.0)), (0.5, (-1.0, 1.0), (2.0, -0.5))],
+    ids=["relu", "leaky", "shifted"],
+)
+def test_derivatives_of_bent_lines_are_closed(place, left, right):
+    """Oracle: central differences of the moments, on either side of the bend and far from it."""
+    mean, variance = (
+        a.ravel() for a in np.meshgrid(np.linspace(-3, 3, 9) + 0.03, [0.01, 0.5, 4.0])
+    )
+    pieces = piecewise.Pieces((place,), (left, right))
+    h = 1e-5
+
+    def moments(mean, variance):
+        return piecewise.moments(pieces, jnp.asarray(mean), jnp.asarray(variance))
+
+    for number, direction in enumerate(((1.0, 0.0), (0.0, 1.0))):
+        dm, dv = direction
+        tangents = (jnp.full_like(mean, dm), jnp.full_like(mean, dv))
+        _, ours = jax.jvp(moments, (jnp.asarray(mean), jnp.asarray(variance)), tangents)
+        after, before = (
+            moments(mean + h * dm, variance + h * dv),
+            moments(mean - h * dm, variance - h * dv),
+        )
+        for closed, a, b in zip(ours, after, before, strict=True):
+            np.testing.assert_allclose(
+                closed, (a - b) / (2 * h), rtol=1e-5, atol=1e-6, err_msg=str(number)
+            )

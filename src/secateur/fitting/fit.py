@@ -23,7 +23,7 @@ from secateur.fitting.program import Record, State
 from secateur.fitting.recipes import RECIPES, Recipe, initial_beliefs
 from secateur.fitting.result import FitError, Fitted, History
 from secateur.fitting.saving import Saver
-from secateur.fitting.sources import Arrays, Stream, standardised
+from secateur.fitting.sources import Arrays, Stream
 from secateur.fitting.trainer import NotFinite, Trainer
 from secateur.fitting.weights import Weights, flat_priors, lay_out, of_one_kind, unflat_priors
 from secateur.model import BayesianModel
@@ -64,7 +64,7 @@ def fit(
         data: a pair `(x, y)` of arrays (x may be a pytree of them), rows first. Or, where they do
             not fit into memory, a function that starts an iterator of such pairs, an iterable of
             them, or a plain iterator, which can be read once only and needs `size`. Numbers may be
-            of any type; float64 is standardised as such and then used in JAX's own precision.
+            of any type; they are standardised in float64 and then take the weights' precision.
             Integer targets of a Gaussian likelihood are taken as numbers.
         key: a JAX random key.
         recipe: "default"; "paper", which is that of the paper; or a `Recipe`.
@@ -93,9 +93,8 @@ def fit(
 
     Example:
         >>> x = np.linspace(-1, 1, 64)[:, None]
-        >>> model = BayesianModel(lambda w, x: x @ w["a"] + w["b"], {
-        ...     "a": jnp.zeros((1, 1)), "b": jnp.zeros((1, 1))})
-        >>> fitted = fit(model, (x, 3 * x + 1), key=jax.random.key(0), epochs=200)
+        >>> model = BayesianModel(lambda w, x: x @ w, jnp.zeros((1, 1)))
+        >>> fitted = fit(model, (x, 3 * x + 1), key=jax.random.key(0), progress=False)
         >>> fitted.predict(np.array([[2.0]])).mean.round(1).tolist()
         [[7.0]]
 
@@ -165,7 +164,7 @@ def fit_many(
         >>> x = np.linspace(-1, 1, 32)[:, None]
         >>> model = BayesianModel(lambda w, x: x @ w, jnp.zeros((1, 1)))
         >>> keys = jax.random.split(jax.random.key(0), 2)
-        >>> fits = fit_many(model, [(x, x), (x, -2 * x)], keys=keys, epochs=100)
+        >>> fits = fit_many(model, [(x, x), (x, -2 * x)], keys=keys, progress=False)
         >>> [round(float(f.predict(np.ones((1, 1))).mean[0, 0])) for f in fits]
         [1, -2]
     """
@@ -312,7 +311,7 @@ def _check(model: BayesianModel, source: Any, trainer: Trainer, beliefs: Any) ->
     for _, columns in source.columns():
         if hasattr(model.likelihood, "precision"):
             checks.varying_targets(columns)
-    sample = standardised(source.sample(), trainer.scalings[0])
+    sample = trainer.scalings[0].standard(source.sample(), trainer.settings.layout.dtype)
     targets = sample[1]
     if isinstance(source, Arrays) and checks.is_here(source.sets[0][1]):
         targets = source.sets[0][1]

@@ -59,4 +59,4 @@ def trend(free_energies: np.ndarray) -> Trend | None:
         # First-order autoregressive noise carries (1 − ρ)/(1 + ρ) of the information.
         correlation = np.clip(np.sum(rest[1:] * rest[:-1]) / np.sum(rest**2), 0.0, 0.95)
         variance *= (1 + correlation) / (1 - correlation)
-    return Trend(round(slope, 12), float(np.sqrt(variance / spread)), window)
+    return Trend(float(round(slope, 12)), float(np.sqrt(variance / spread)), window)

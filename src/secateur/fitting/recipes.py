@@ -34,7 +34,7 @@ class Recipe:
         warm_epochs: over so many epochs (and no more than a quarter of them) the weight of the
             complexity rises from 0 to 1. Units that have not yet learnt anything are not given up.
         batch_size: rows in a step; no more than there are.
-        epochs: the budget; None is about `steps` steps, and between 60 and 4000 epochs.
+        epochs: the budget; None is about `steps` steps, and at least 60 epochs.
         steps: see `epochs`.
         cooling: share of the epochs in which the rate falls to 0; 0 keeps it constant.
         stops: whether to begin cooling (or, without cooling, end) once the free energy is level.
@@ -54,12 +54,6 @@ class Recipe:
     cooling: float = 0.3
     stops: bool = True
     samples: int = 10
-
-    def budget(self, steps_per_pass: int) -> int:
-        """Return the number of epochs at most."""
-        if self.epochs is not None:
-            return self.epochs
-        return int(np.clip(self.steps // steps_per_pass, 60, 4000))
 
 
 RECIPES = {

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -91,8 +90,8 @@ class Fitted:
             Under `"moments"` a Normal with the mean and variance of f, noise of the observations
             not included; else a sample of f.
         """
-        x = self.scaling.standard_inputs(jax.tree.map(jnp.asarray, inputs))
         layout, flat, certain = lay_out(self.beliefs)
+        x = self.scaling.standard_inputs(inputs, layout.dtype)
         prediction = _predict(self.model.f, self.model.inference, layout, key, flat, certain, x)
         if self.scaling.targets is None:
             return prediction

@@ -30,11 +30,13 @@ class Affine:
     shift: Any
     scale: Any
 
-    def to_standard(self, values: Array) -> Array:
-        """From the data's own units."""
-        dtype = jnp.result_type(values, jnp.float32)
-        shift, scale = (_against(p, values).astype(dtype) for p in (self.shift, self.scale))
-        return (values.astype(dtype) - shift) / scale
+    def to_standard(self, values: Any) -> Any:
+        """From the data's own units; in float64 if the values are NumPy's."""
+        if isinstance(values, jax.Array):
+            dtype = jnp.result_type(values, jnp.float32)
+            shift, scale = (_against(p, values).astype(dtype) for p in (self.shift, self.scale))
+            return (values.astype(dtype) - shift) / scale
+        return (np.asarray(values, np.float64) - self.shift) / self.scale
 
     def to_data(self, prediction: Normal | Array) -> Normal | Array:
         """Back to the data's own units."""
@@ -69,18 +71,22 @@ class Scaling:
     inputs: Any
     targets: Affine | None
 
-    def standard_inputs(self, inputs: Any) -> Any:
-        """Standardise inputs given in the data's own units."""
+    def standard_inputs(self, inputs: Any, dtype: Any) -> Any:
+        """Standardise inputs, and give floating numbers the dtype."""
         return jax.tree.map(
-            lambda affine, x: x if affine is None else affine.to_standard(x),
-            self.inputs,
-            inputs,
-            is_leaf=_is_affine,
+            lambda affine, x: _standard(affine, x, dtype), self.inputs, inputs, is_leaf=_is_affine
         )
 
-    def standard_targets(self, targets: Array) -> Array:
-        """Standardise targets."""
-        return targets if self.targets is None else self.targets.to_standard(targets)
+    def standard(self, block: tuple[Any, Any], dtype: Any) -> tuple[Any, Any]:
+        """Standardise inputs and targets, and give floating numbers the dtype."""
+        return self.standard_inputs(block[0], dtype), _standard(self.targets, block[1], dtype)
+
+
+def _standard(affine: Affine | None, values: Any, dtype: Any) -> Any:
+    values = values if isinstance(values, jax.Array) else np.asarray(values)
+    if affine is not None:
+        values = affine.to_standard(values)
+    return values.astype(dtype) if jnp.issubdtype(values.dtype, jnp.floating) else values
 
 
 def _is_affine(node: Any) -> bool:

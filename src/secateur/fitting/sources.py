@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from secateur.fitting import checks
-from secateur.fitting.scaling import Affine, Columns, Scaling
+from secateur.fitting.scaling import Columns, Scaling
 
 Block = tuple[Any, Array]
 
@@ -128,33 +128,6 @@ def scaling_of(columns: tuple[Any, Columns], *, inputs: bool, targets: bool) -> 
         ),
         targets=y.affine() if targets else None,
     )
-
-
-def standardised(block: Block, scaling: Scaling) -> Block:
-    """Change the units of a block in float64 and hand it on in JAX's precision."""
-    inputs, targets = block
-
-    def change(affine: Affine | None, values: Any) -> Any:
-        if affine is None:
-            return values if isinstance(values, jax.Array) else _narrow(values)
-        if isinstance(values, jax.Array):
-            return affine.to_standard(values)
-        values = np.asarray(values, np.float64)
-        return _narrow((values - affine.shift) / affine.scale)
-
-    return (
-        jax.tree.map(change, scaling.inputs, inputs, is_leaf=_is_affine),
-        change(scaling.targets, targets),
-    )
-
-
-def _narrow(values: Any) -> np.ndarray:
-    """Float64 becomes float32 unless JAX is told to work in float64."""
-    return np.asarray(values, jax.dtypes.canonicalize_dtype(np.asarray(values).dtype))
-
-
-def _is_affine(node: Any) -> bool:
-    return node is None or isinstance(node, Affine)
 
 
 def _is_columns(node: Any) -> bool:

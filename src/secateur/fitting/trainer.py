@@ -18,7 +18,7 @@ from secateur.fitting.pacing import Pace
 from secateur.fitting.program import Evaluation, Fixed, Plan, Record, Settings, State
 from secateur.fitting.recipes import Recipe
 from secateur.fitting.saving import Saver
-from secateur.fitting.sources import Arrays, Block, Stream, scaling_of, standardised
+from secateur.fitting.sources import Arrays, Block, Stream, scaling_of
 from secateur.fitting.timetable import Timetable
 from secateur.fitting.weights import Layout, Vectors, Weights
 from secateur.free_energy import FreeEnergy
@@ -100,7 +100,9 @@ class Trainer:
         self.fixed = Fixed(self.placed(certain), likelihood)
         self._data: Block | None = None
         if isinstance(source, Arrays):
-            sets = [standardised(s, c) for s, c in zip(source.sets, self.scalings, strict=True)]
+            sets = [
+                c.standard(s, layout.dtype) for s, c in zip(source.sets, self.scalings, strict=True)
+            ]
             data = sets[0] if not own_data else jax.tree.map(lambda *a: np.stack(a), *sets)
             self._data = jax.tree.map(lambda a: self._place_rows(a, own_data), data)
             self.steps = program.steps_per_pass(source.size, batch_size)
@@ -145,7 +147,7 @@ class Trainer:
         if recipe.epochs is not None:
             budget = recipe.epochs * blocks
         else:
-            budget = max(60, blocks, min(4000, recipe.steps * blocks // self.steps))
+            budget = max(60, blocks, recipe.steps * blocks // self.steps)
         if not self.source.repeatable:
             budget = min(budget, blocks)
         return Timetable.of(recipe, budget, self.steps / blocks)
@@ -214,7 +216,8 @@ class Trainer:
     def _ready(self, block: Block) -> Block:
         """Standardise a block of a stream and put it on the devices."""
         return jax.tree.map(
-            lambda a: self._place_rows(a, False), standardised(block, self.scalings[0])
+            lambda a: self._place_rows(a, False),
+            self.scalings[0].standard(block, self.settings.layout.dtype),
         )
 
     def _plan(self, timetable: Timetable) -> Plan:

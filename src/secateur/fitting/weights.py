@@ -81,7 +81,7 @@ class Layout(NamedTuple):
 
     treedef: Any
     leaves: tuple[Any, ...]  # a Place, _CERTAIN, or an object that is no array
-    dtype: Any
+    dtype: Any  # of the vectors: the leaves', but float32 at least
     sizes: tuple[int, ...]  # of the vectors; past their last place is padding that is not alive
 
     @property
@@ -167,7 +167,7 @@ def lay_out(
             Place(vector, lengths[vector], jnp.shape(leaf.mean), jnp.result_type(leaf.mean))
         )
         lengths[vector] += size
-    dtype = jnp.result_type(*(q.mean for q in uncertain))
+    dtype = jnp.result_type(jnp.float32, *(q.mean for q in uncertain))
     sizes = tuple(-(-length // multiple) * multiple for length in lengths)
     layout = Layout(treedef, tuple(found), dtype, sizes)
     means = layout.vectors([q.mean for q in uncertain])
