@@ -2,25 +2,22 @@
 
 Run by `make demo`. A network of 20 ReLUs predicts from ten measurements of a patient how far
 diabetes has progressed a year later (the data set comes with scikit-learn). Mean and variance of
-every weight travel through the network, so that its free energy needs no sampling; Adam minimises
-it. What Bayesian model reduction then favours to remove is removed: promise and result, compared.
+every weight travel through the network, so that its free energy needs no sampling; `fit` minimises
+it until it is level. What Bayesian model reduction then favours to remove is removed: promise and
+result, compared.
 """
 
 import jax
 import jax.numpy as jnp
-import optax
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
 
 import secateur as sc
-from secateur.beliefs import ravel
 from secateur.free_energy import accuracy
 
 SEED, HIDDEN = 0, 20
-STEPS, REPORTS, LEARNING_RATE = 1500, 15, 0.02
 
 console = Console(highlight=False)
 
@@ -70,54 +67,14 @@ def free_energy(beliefs, prior, data):
     )
 
 
-def train(beliefs, prior, data):
-    """Yield beliefs and their free energy as Adam minimises it, REPORTS times."""
-    means, variances, unravel = ravel(beliefs)
-    optimiser = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, STEPS))
-
-    def to_beliefs(vectors):
-        means, log_deviations = vectors
-        return unravel(means, jnp.exp(2 * log_deviations))
-
-    def step(state, _):
-        vectors, memory = state
-        gradient = jax.grad(lambda v: free_energy(to_beliefs(v), prior, data).total)(vectors)
-        update, memory = optimiser.update(gradient, memory)
-        return (optax.apply_updates(vectors, update), memory), None
-
-    @jax.jit
-    def many_steps(state):
-        state, _ = jax.lax.scan(step, state, length=STEPS // REPORTS)
-        beliefs = to_beliefs(state[0])
-        return state, beliefs, free_energy(beliefs, prior, data)
-
-    vectors = (means, 0.5 * jnp.log(variances))
-    state = (vectors, optimiser.init(vectors))
-    for _ in range(REPORTS):
-        state, *reached = many_steps(state)
-        yield reached
-
-
-def show_progress(runs):
-    """Follow training with a bar on a terminal and with plain lines elsewhere; return its end."""
-    columns = SpinnerColumn(), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("compiling", total=REPORTS)
-        for number, reached in enumerate(runs, start=1):
-            text = f"step {number * STEPS // REPORTS}: free energy {reached[1].total:.1f} nats"
-            progress.update(task, advance=1, description=text)
-            if not console.is_terminal:
-                console.print(text)
-    return reached
-
-
 def main():
     """Train, score, prune, compare."""
     data, (x_new, y_new), unit = load()
-    beliefs = sc.believe(initial_params(jax.random.key(SEED), data[0].shape[1]), variance=0.01)
-    prior = sc.priors(beliefs, sc.Normal(0.0, 1.0))
-    console.print(f"Training {sc.count(beliefs).live} weights on {len(data[1])} patients.")
-    beliefs, full = show_progress(train(beliefs, prior, data))
+    model = sc.BayesianModel(network, initial_params(jax.random.key(SEED), data[0].shape[1]))
+    console.print(f"Training 241 weights on {len(data[1])} patients.")
+    fitted = sc.fit(model, data, key=jax.random.key(SEED))
+    console.print(f"Trained for {fitted.epochs} epochs: {fitted.stop_reason}.")
+    beliefs, prior, full = fitted.beliefs, fitted.priors, fitted.parts
 
     scores = sc.prune_scores(beliefs, prior)  # delta_f of each weight; no data needed
     pruned = sc.cut(beliefs, jax.tree.map(lambda delta_f: delta_f > 0, scores))

@@ -1,4 +1,4 @@
-"""The README's example runs as it stands, in a user's own settings, and prints what it says."""
+"""The examples of README and docs run as they stand, in a user's own settings."""
 
 import re
 import subprocess
@@ -7,37 +7,44 @@ from pathlib import Path
 
 import pytest
 
-NUMBER = re.compile(r"-?\d+\.\d+")
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+NUMBER = re.compile(r"-?\d+")
 
 
-def block(language):
-    (found,) = re.findall(rf"```{language}\n(.*?)```", README.read_text(encoding="utf-8"), re.S)
-    return found
+def blocks(path, language):
+    return re.findall(rf"```{language}\n(.*?)```", path.read_text(encoding="utf-8"), re.S)
 
 
-def numbers(text):
-    return [float(number) for number in NUMBER.findall(text)]
-
-
-@pytest.mark.slow
-def test_example_prints_what_the_readme_says():
-    """Oracle: the README's text; for its sampled numbers, which depend on JAX's release, "moments".
-
-    That is exact for this network, whose hidden units are independent. The tolerances are four
-    standard errors, from the spread over nine keys (0.6 nats for "global", 0.07 for "local").
-    """
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", block("python")],
+def run(program, folder):
+    made = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
         capture_output=True,
         text=True,
         check=False,
+        cwd=folder,
     )
-    assert run.returncode == 0, run.stderr
-    assert NUMBER.sub("#", run.stdout) == NUMBER.sub("#", block("text"))
-    for text in (run.stdout, block("text")):
-        in_global, in_local, in_moments = numbers(text)[:3]
-        assert in_global == pytest.approx(in_moments, abs=2.4)
-        assert in_local == pytest.approx(in_moments, abs=0.3)
-    # Printed to 0.1, so the last digit may fall either way.
-    assert numbers(run.stdout)[2:] == pytest.approx(numbers(block("text"))[2:], abs=0.11)
+    assert made.returncode == 0, made.stderr
+    return made.stdout
+
+
+@pytest.mark.slow
+def test_the_readmes_example_prints_what_the_readme_says(tmp_path):
+    """Oracle: the README's text; numbers of a trained network differ a little between machines."""
+    (program,), (text,) = blocks(ROOT / "README.md", "python"), blocks(ROOT / "README.md", "text")
+    printed = run(program, tmp_path)
+    assert NUMBER.sub("#", printed) == NUMBER.sub("#", text)
+    (free_energy, epochs, live, total, *used), (free_energy_said, _, live_said, *rest) = (
+        [int(n) for n in NUMBER.findall(t)] for t in (printed, text)
+    )
+    assert abs(free_energy - free_energy_said) <= 8
+    assert 100 < epochs < 12_000
+    assert abs(live - live_said) <= 5
+    assert [total, *used] == rest
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_guide_run(tmp_path):
+    printed = run("\n".join(blocks(ROOT / "docs" / "fitting.md", "python")), tmp_path)
+    assert "free energy" in printed
+    assert "Normal(mean" in printed
+    assert (tmp_path / "run.safetensors").exists()

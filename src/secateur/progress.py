@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -25,7 +26,7 @@ class Report(NamedTuple):
         rate: learning rate of the last epoch.
         phase: "training" or "cooling" (the rate falls to 0).
         seconds: since the start of this call.
-        seconds_left: an estimate, if all planned epochs are needed.
+        seconds_left: an estimate, if all planned epochs are needed; nan while there is none.
     """
 
     epoch: int
@@ -55,6 +56,8 @@ class Report(NamedTuple):
 
 
 def _duration(seconds: float) -> str:
+    if math.isnan(seconds):
+        return "unknown time"
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -24,7 +24,7 @@ class Pace:
         # Several processes must make the same calls, so no clock of theirs may decide.
         self._alone = jax.process_count() == 1
         self.epochs = 1 if self._alone else most
-        self.seconds_per_epoch = 0.0
+        self.seconds_per_epoch = float("nan")
         self._calls = 0
 
     @property
