@@ -11,6 +11,7 @@ import optax
 import pytest
 
 import secateur as sc
+from compiling import quick_jit
 from secateur.fitting import RECIPES, program
 from secateur.fitting.levelling import trend
 from secateur.fitting.shuffling import shuffle
@@ -18,11 +19,11 @@ from secateur.fitting.sources import Arrays
 from secateur.fitting.trainer import Trainer
 from secateur.fitting.weights import (
     Weights,
+    assemble,
     flat_complexity,
     flat_priors,
     lay_out,
     of_one_kind,
-    unflat_priors,
 )
 
 KEY = jax.random.key(0)
@@ -60,6 +61,20 @@ def linear(w, x):
 
 def linear_model(**options):
     return sc.BayesianModel(linear, jnp.zeros((3, 1)), **options)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_programs():
+    """Most programs here run for a moment and compile for seconds: compile them less."""
+    static = {
+        "train": {"static_argnames": ("settings",), "donate_argnames": ("state",)},
+        "evaluate": {"static_argnames": ("settings", "samples")},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, options in static.items():
+            function = getattr(program, name).__wrapped__
+            patch.setattr(program, name, quick_jit(function, **options))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -167,8 +182,10 @@ def test_flat_complexity_is_the_complexity(prior, apart):
     back = layout.beliefs(weights.beliefs(alive), certain)
     for ours, theirs in zip(jax.tree.leaves(back), jax.tree.leaves(beliefs), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12)
-    restored = unflat_priors(layout, flattened)
+    found, restored = assemble(layout, weights, alive, flattened)
+    restored = layout.tree(restored, None)
     np.testing.assert_allclose(sc.complexity(beliefs, restored), value, rtol=1e-9)
+    np.testing.assert_allclose(found[0].mean, back["b1"].mean)
 
 
 @pytest.mark.parametrize("apart", [False, True])

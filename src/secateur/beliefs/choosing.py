@@ -157,7 +157,7 @@ def _describe(leaf: Any) -> str:
 
 def _variance_for(leaf: Any, value: Any, path: str) -> Array:
     try:
-        variance = jnp.broadcast_to(jnp.asarray(value, leaf.dtype), leaf.shape)
+        variance = _broadcast(value, leaf.shape, leaf.dtype)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"the variance given for {path or 'the root'} is {value!r}, which does not broadcast "
@@ -174,6 +174,13 @@ def _variance_for(leaf: Any, value: Any, path: str) -> Array:
     return variance
 
 
+def _broadcast(value: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Broadcast; what JAX does not yet hold by NumPy, which has nothing to compile."""
+    if isinstance(value, jax.Array):
+        return jnp.broadcast_to(value.astype(dtype), shape)
+    return jnp.asarray(np.broadcast_to(np.asarray(value, dtype), shape))
+
+
 def _prior_for(q: Normal, prior: Any, path: str) -> Any:
     name = path or "the root"
     if isinstance(prior, Gamma | Beta | Dirichlet | MultivariateNormal) or not hasattr(
@@ -188,7 +195,7 @@ def _prior_for(q: Normal, prior: Any, path: str) -> Any:
         return prior  # not a pytree: it broadcasts itself
     shape, dtype = jnp.shape(q.mean), jnp.result_type(q.mean)
     try:
-        return jax.tree.map(lambda p: jnp.broadcast_to(jnp.asarray(p, dtype), shape), prior)
+        return jax.tree.map(lambda p: _broadcast(p, shape, dtype), prior)
     except ValueError as error:
         raise ValueError(
             f"the parameters of the prior given for {name} do not broadcast to its shape {shape}: "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -64,8 +65,8 @@ def rehearse(forward: Callable[[Any], Any], likelihood: Any, sample: Block, targ
         forward: from inputs to a prediction.
         likelihood: the model's.
         sample: a few rows.
-        targets: all there are. Their values matter to some likelihoods (labels, counts), so all are
-            tried, against a prediction that is no work to make.
+        targets: all there are. The values of labels and counts matter, so the least and the largest
+            are tried, against a prediction that is no work to make.
     """
     inputs, some = sample
     shape = jax.eval_shape(forward, inputs)
@@ -80,8 +81,19 @@ def rehearse(forward: Callable[[Any], Any], likelihood: Any, sample: Block, targ
             f"for {len(some)} rows of inputs the model returns shape {example.shape}. Its first "
             "axis must count rows."
         )
-    zeros = jnp.zeros((len(targets), *example.shape[1:]), example.dtype)
-    likelihood.expected_log_likelihood(likelihood.initial_noise(zeros), zeros, targets)
+    whole = jax.ShapeDtypeStruct((len(targets), *example.shape[1:]), example.dtype)
+    likelihood_of = partial(_likelihood_of, likelihood)
+    jax.eval_shape(likelihood_of, whole, jax.ShapeDtypeStruct(targets.shape, targets.dtype))
+    if jnp.issubdtype(targets.dtype, jnp.integer) and likelihood.initial_noise(targets) is None:
+        values = np.asarray(targets).reshape(len(targets), -1)
+        extremes = np.array([values.min(axis=1).argmin(), values.max(axis=1).argmax()])
+        zeros = jnp.zeros((2, *example.shape[1:]), example.dtype)
+        likelihood_of(zeros, np.asarray(targets)[extremes])
+
+
+def _likelihood_of(likelihood: Any, prediction: Any, targets: Any) -> Any:
+    noise = likelihood.initial_noise(prediction)
+    return likelihood.expected_log_likelihood(noise, prediction, targets)
 
 
 def is_here(values: Any) -> bool:

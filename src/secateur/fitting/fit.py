@@ -25,7 +25,7 @@ from secateur.fitting.result import FitError, Fitted, History
 from secateur.fitting.saving import Saver
 from secateur.fitting.sources import Arrays, Stream
 from secateur.fitting.trainer import NotFinite, Trainer
-from secateur.fitting.weights import Weights, flat_priors, lay_out, of_one_kind, unflat_priors
+from secateur.fitting.weights import Weights, assemble, flat_priors, lay_out, of_one_kind
 from secateur.model import BayesianModel
 from secateur.progress import Progress, Report
 from secateur.propagation import propagate
@@ -105,6 +105,8 @@ def fit(
     chosen = _recipe(recipe, epochs=epochs, batch_size=batch_size, rate=rate)
     source: Arrays | Stream
     if _is_pair(data):
+        if size is not None:
+            raise ValueError(f"size={size} is for streams; arrays know how many rows they have.")
         source = Arrays([data])
     else:
         source = Stream(data, size=size, batch_size=chosen.batch_size)
@@ -252,7 +254,7 @@ def _fit(
                 state, timetable, progress=progress, saver=saver, records=records
             )
         except NotFinite as trouble:
-            raise _error(model, layout, trainer, trouble) from None
+            raise _error(model, trainer, trouble, checkpoint) from None
         results = _results(model, trainer, state, records, timetable.ended)
         best = min(results, key=lambda r: r.free_energy)
         progress.finish(f"fit: free energy {best.free_energy:.1f} nats; {timetable.ended}")
@@ -268,14 +270,15 @@ def _results(
     results = []
     for run, evaluation in enumerate(trainer.evaluate(state, records)):
         own = jax.tree.map(lambda a, run=run: a[run], state) if trainer.settings.many else state
+        found, own_priors = assemble(layout, own.weights, own.alive, own.prior)
         parts = evaluation.free_energy
         jacobian = trainer.run_jacobians[run]
         failed = not np.all(np.isfinite(free_energies[-1:, run]))
         results.append(
             Fitted(
                 model=model,
-                beliefs=layout.beliefs(own.weights.beliefs(own.alive), certain),
-                priors=unflat_priors(layout, own.prior),
+                beliefs=layout.tree(found, certain),
+                priors=layout.tree(own_priors, None),
                 noise=evaluation.noise,
                 scaling=trainer.scalings[min(run, len(trainer.scalings) - 1)],
                 free_energy=math.nan if failed else float(parts.total),
@@ -294,15 +297,15 @@ def _results(
     return results
 
 
-def _error(model: BayesianModel, layout: Any, trainer: Trainer, trouble: NotFinite) -> FitError:
+def _error(model: BayesianModel, trainer: Trainer, trouble: NotFinite, checkpoint: Any) -> FitError:
     last_good = None
     if len(trouble.records.accuracy):
         last_good = _results(model, trainer, trouble.state, trouble.records, str(trouble))[0]
     return FitError(
         f"{trouble}. Try a smaller learning rate (rate={trainer.recipe.rate / 10:g}), look at the "
-        "data for extreme values, or let the model's function not overflow (exp, 1/x, log). The "
-        "state before that epoch is kept in this error's last_good"
-        + (", and in the checkpoint." if last_good else "."),
+        "data for extreme values, or let the model's function not overflow (exp, 1/x, log). "
+        + ("The state before that epoch is kept in this error's last_good" if last_good else "")
+        + (f", one from before in {checkpoint}." if last_good and checkpoint else "."),
         last_good,
     )
 
@@ -312,16 +315,17 @@ def _check(model: BayesianModel, source: Any, trainer: Trainer, beliefs: Any) ->
         if hasattr(model.likelihood, "precision"):
             checks.varying_targets(columns)
     sample = trainer.scalings[0].standard(source.sample(), trainer.settings.layout.dtype)
-    targets = sample[1]
-    if isinstance(source, Arrays) and checks.is_here(source.sets[0][1]):
-        targets = source.sets[0][1]
+    targets = [sample[1]]
+    if isinstance(source, Arrays):
+        targets += [y for _, y in source.sets if checks.is_here(y)]
     layout, flat, certain = lay_out(beliefs)
     forward = propagate(model.f, model.inference)
 
     def try_out(x: Any) -> Any:
         return forward(jax.random.key(0), layout.beliefs(flat, certain), x)
 
-    checks.rehearse(try_out, model.likelihood, sample, targets)
+    for some in targets:
+        checks.rehearse(try_out, model.likelihood, sample, some)
 
 
 def _recipe(

@@ -77,7 +77,7 @@ RECIPES = {
 def initial_beliefs(
     recipe: Recipe, key: Array, beliefs: PyTree, priors: PyTree, *, redraw: bool
 ) -> PyTree:
-    """Return where a run starts.
+    """Return where a run starts, in arrays of NumPy: there is nothing to compile.
 
     Args:
         recipe: see `Recipe`.
@@ -89,34 +89,34 @@ def initial_beliefs(
             leaf's own spread: another initialisation of the same kind, for restarts.
     """
     leaves, _, treedef = flatten(beliefs)
-    new = []
-    for number, (leaf, prior) in enumerate(zip(leaves, treedef.flatten_up_to(priors), strict=True)):
+    size = sum(np.size(leaf.mean) for leaf in leaves if is_belief(leaf))
+    noise = np.asarray(jax.random.normal(key, (size,), jnp.float32))
+    new: list[Any] = []
+    for leaf, prior in zip(leaves, treedef.flatten_up_to(priors), strict=True):
         if not is_belief(leaf):
             new.append(leaf)
             continue
-        mean = _initial_mean(recipe, jax.random.fold_in(key, number), leaf.mean, redraw)
-        if recipe.initial_deviation is None:
-            variance = jnp.broadcast_to(prior.variance, mean.shape).astype(mean.dtype)
-        else:
-            variance = jnp.full_like(mean, recipe.initial_deviation**2)
-        alive = leaf.variance > 0
-        new.append(Normal(jnp.where(alive, mean, leaf.mean), jnp.where(alive, variance, 0)))
+        given, alive = np.asarray(leaf.mean), np.asarray(leaf.variance) > 0
+        own, noise = noise[: given.size].reshape(given.shape), noise[given.size :]
+        mean = _initial_mean(recipe, own, given, redraw)
+        deviation = recipe.initial_deviation
+        variance = np.asarray(prior.variance) if deviation is None else deviation**2
+        new.append(
+            Normal(
+                np.where(alive, mean, given).astype(given.dtype),
+                np.where(alive, variance, 0).astype(given.dtype),
+            )
+        )
     return treedef.unflatten(new)
 
 
-def _initial_mean(recipe: Recipe, key: Array, given: Array, redraw: bool) -> Array:
-    noise = jax.random.normal(key, given.shape, given.dtype)
+def _initial_mean(recipe: Recipe, noise: np.ndarray, given: np.ndarray, redraw: bool) -> Any:
     if not isinstance(recipe.initial_means, str):
         return recipe.initial_means * noise
-    spread, centre = _spread(given), jnp.mean(given)
+    spread, centre = np.std(given) if given.size > 1 else 0.0, np.mean(given)
     if spread > 0:
-        return centre + spread * noise if redraw else jnp.asarray(given)
+        return centre + spread * noise if redraw else given
     if given.ndim < 2:
-        return jnp.asarray(given)  # biases, scales: constant on purpose
+        return given  # biases, scales: constant on purpose
     # He's scale, for the layout (…, inputs, outputs); a matrix of zeros could never break symmetry.
-    inputs = np.prod(given.shape[:-1])
-    return centre + float(np.sqrt(2 / inputs)) * noise
-
-
-def _spread(values: Any) -> float:
-    return float(jnp.std(values)) if values.size > 1 else 0.0
+    return centre + np.sqrt(2 / np.prod(given.shape[:-1])) * noise

@@ -195,7 +195,7 @@ class Trainer:
             if saver is not None:
                 saver.consider(self.gathered, state, timetable, lambda: _joined(kept))
         result = _joined(kept)
-        if saver is not None:
+        if saver is not None and len(kept) > (records is not None):
             saver.write(self.gathered, state, timetable, result)
         return state, result
 

@@ -22,7 +22,7 @@ from secateur.beliefs import complexity
 from secateur.beliefs.trees import PyTree, aligned, flatten, is_belief
 from secateur.distributions import Normal
 
-Vectors = tuple[Array, ...]
+Vectors = tuple[Any, ...]  # arrays of JAX, or of NumPy before training
 
 # Leaves with at least so many weights have a vector of their own.
 _LARGE = 16_384
@@ -37,9 +37,10 @@ class Weights(NamedTuple):
     @classmethod
     def of(cls, flat: tuple[Normal, ...]) -> Weights:
         """Return the coordinates of flat beliefs; a pruned weight's are 0."""
+        logs = [np.log(np.where(v > 0, v, 1)) for v in (np.asarray(q.variance) for q in flat)]
         return cls(
-            tuple(q.mean for q in flat),
-            tuple(0.5 * jnp.log(jnp.where(q.variance > 0, q.variance, 1)) for q in flat),
+            tuple(np.asarray(q.mean) for q in flat),
+            tuple((0.5 * s).astype(q.mean.dtype) for s, q in zip(logs, flat, strict=True)),
         )
 
     def beliefs(self, alive: Vectors) -> tuple[Normal, ...]:
@@ -93,27 +94,39 @@ class Layout(NamedTuple):
         """Put flat beliefs and the certain arrays back into the user's pytree."""
         means = _parts(self, tuple(q.mean for q in flat))
         variances = _parts(self, tuple(q.variance for q in flat))
-        uncertain = iter(zip(means, variances, strict=True))
-        arrays = iter(certain)
+        return self.tree(list(map(Normal, means, variances)), certain)
+
+    def tree(self, uncertain: list[Any], certain: list[Any] | None) -> PyTree:
+        """Put one object for each uncertain leaf, and the certain arrays, into the user's pytree.
+
+        Without certain arrays, there is None in all other places.
+        """
+        objects, arrays = iter(uncertain), iter(certain or ())
         new: list[Any] = []
         for leaf in self.leaves:
             if isinstance(leaf, Place):
-                new.append(Normal(*next(uncertain)))
+                new.append(next(objects))
+            elif certain is None:
+                new.append(None)
             else:
                 new.append(next(arrays) if leaf is _CERTAIN else leaf)
         return self.treedef.unflatten(new)
 
     def vectors(self, leaves: list[Any], *, padding: float = 0.0) -> Vectors:
-        """Put arrays, one for each uncertain leaf and broadcast to its shape, into vectors."""
-        parts: list[list[Array]] = [[] for _ in self.sizes]
+        """Put arrays, one for each uncertain leaf and broadcast to its shape, into vectors.
+
+        NumPy's arrays stay such: there is nothing to compile.
+        """
+        xp: Any = jnp if any(isinstance(value, jax.Array) for value in leaves) else np
+        parts: list[list[Any]] = [[] for _ in self.sizes]
         for value, place in zip(leaves, self.places, strict=True):
-            value = jnp.broadcast_to(jnp.asarray(value, self.dtype), place.shape)
-            parts[place.vector].append(jnp.ravel(value))
+            value = xp.broadcast_to(xp.asarray(value, self.dtype), place.shape)
+            parts[place.vector].append(xp.ravel(value))
         for part, size in zip(parts, self.sizes, strict=True):
             rest = size - sum(p.size for p in part)
             if rest:
-                part.append(jnp.full(rest, padding, self.dtype))
-        return tuple(p[0] if len(p) == 1 else jnp.concatenate(p) for p in parts)
+                part.append(xp.full(rest, padding, self.dtype))
+        return tuple(p[0] if len(p) == 1 else xp.concatenate(p) for p in parts)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -135,6 +148,27 @@ def _parts_backward(layout: Layout, _: None, gradients: list[Array]) -> tuple[Ve
 
 
 _parts.defvjp(_parts_forward, _parts_backward)
+
+
+@partial(jax.jit, static_argnums=0)
+def assemble(
+    layout: Layout, weights: Weights, alive: Vectors, priors: tuple[Any, ...]
+) -> tuple[list[Normal], list[Any]]:
+    """Return belief and prior of every uncertain leaf: one program instead of many small ones."""
+    flat = weights.beliefs(alive)
+    means = _parts(layout, tuple(q.mean for q in flat))
+    variances = _parts(layout, tuple(q.variance for q in flat))
+    found = [_prior_at(place, priors[place.vector]) for place in layout.places]
+    return list(map(Normal, means, variances)), found
+
+
+def _prior_at(place: Place, prior: Any) -> Any:
+    def cut(parameter: Array) -> Array:
+        if jnp.ndim(parameter):
+            return place._replace(vector=0).of((parameter,))
+        return jnp.broadcast_to(parameter.astype(place.dtype), place.shape)
+
+    return jax.tree.map(cut, prior)
 
 
 def lay_out(
@@ -209,22 +243,6 @@ def flat_priors(layout: Layout, priors: PyTree) -> tuple[Any, ...]:
         joined = [join(here, *column) for column in zip(*parameters, strict=True)]
         result.append(kind.unflatten(joined))
     return tuple(result)
-
-
-def unflat_priors(layout: Layout, priors: tuple[Any, ...]) -> PyTree:
-    """Return one prior for each uncertain leaf, None in other places."""
-
-    def of(place: Place) -> Any:
-        def cut(parameter: Array) -> Array:
-            if jnp.ndim(parameter):
-                return place._replace(vector=0).of((parameter,))
-            return jnp.broadcast_to(parameter.astype(place.dtype), place.shape)
-
-        return jax.tree.map(cut, priors[place.vector])
-
-    return layout.treedef.unflatten(
-        [of(leaf) if isinstance(leaf, Place) else None for leaf in layout.leaves]
-    )
 
 
 def flat_complexity(weights: Weights, alive: Vectors, priors: tuple[Any, ...]) -> Array:

@@ -69,23 +69,26 @@ def _integrate(mean: Array, variance: Array) -> tuple[Array, Array, Array]:
     top = jnp.max(mean, axis=-1)
     mean = mean - top[..., None]
     u, width = _nodes(mean, variance, count=_NODES, reach=(3.5, 4.0), margin=(3.2, 12.0))
-    below = density = slope = jnp.zeros((), mean.dtype)
+    below = density = jnp.zeros((), mean.dtype)
     for weight, offset, deviation in zip(_WEIGHT, _MEAN, _SCALE, strict=True):
         scale = jax.lax.rsqrt(variance + deviation**2)[None]
         t = (u - mean[None] - offset) * scale
         below += 0.5 * weight * (1 + erf(math.sqrt(0.5) * t))
         bell = (weight / math.sqrt(2 * math.pi)) * scale * jnp.exp(-0.5 * jnp.square(t))
         density += bell
-        slope += bell * t * scale
-    log_below = jnp.log(jnp.maximum(below, 1e-30))
+    below = jnp.maximum(below, 1e-30)
+    log_below = jnp.log(below)
     others = width * jnp.exp(jnp.sum(log_below, axis=-1, keepdims=True) - log_below)
     # The chance that the maximum is at u and is class j's; it sums to 1 but for rounding.
     chance = others * density
     total = jnp.sum(chance, axis=(0, -1))
+    # −½ ∫ f_j' Π_{i≠j} F_i du, the derivative by the variance of j, integrated by parts.
+    hazard = density / below
+    rivals = jnp.sum(hazard, axis=-1, keepdims=True) - hazard
     return (
         top + jnp.sum(u * chance, axis=(0, -1)) / total - np.euler_gamma,
         jnp.sum(chance, axis=0) / total[..., None],
-        0.5 * jnp.sum(others * slope, axis=0) / total[..., None],
+        0.5 * jnp.sum(chance * rivals, axis=0) / total[..., None],
     )
 
 
