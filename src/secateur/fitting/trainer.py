@@ -133,8 +133,7 @@ class Trainer:
             key,
             jnp.zeros((), jnp.int32),
         )
-        # Copies: the program takes its state's memory over.
-        return self.placed(jax.tree.map(lambda a: jnp.array(a, copy=True), state))
+        return self.placed(state)
 
     def _initial_noise(self) -> Any:
         noise = self.fixed.likelihood.initial_noise(self.source.sample()[1])
@@ -328,10 +327,14 @@ class Trainer:
     # --- devices --------------------------------------------------------------------------------
 
     def placed(self, tree: Any) -> Any:
-        """Put arrays where the program leaves them, so that it is compiled once only."""
+        """Put arrays where the program leaves them, so that it is compiled once only.
+
+        Always copies: the program takes its state's memory over, which must be nobody else's.
+        """
         if self.mesh is None:
-            return jax.tree.map(jnp.asarray, tree)
-        return jax.tree.map(_put, tree, program.placement(self.settings, tree))
+            return _copied(tree)
+        places = program.placement(self.settings, tree)
+        return jax.tree.map(lambda a, place: _put(jnp.copy(a), place), tree, places)
 
     def gathered(self, tree: Any) -> Any:
         """Return arrays of which every process has all of every one."""
@@ -350,6 +353,11 @@ class Trainer:
         if np.shape(array)[axis] % self.mesh.devices.size == 0:
             spec[axis] = self.mesh.axis_names
         return _put(array, NamedSharding(self.mesh, PartitionSpec(*spec)))
+
+
+@jax.jit
+def _copied(tree: Any) -> Any:
+    return jax.tree.map(jnp.copy, tree)
 
 
 def _put(array: Any, sharding: NamedSharding) -> Array:
