@@ -83,7 +83,8 @@ def rehearse(forward: Callable[[Any], Any], likelihood: Any, sample: Block, targ
         )
     whole = jax.ShapeDtypeStruct((len(targets), *example.shape[1:]), example.dtype)
     likelihood_of = partial(_likelihood_of, likelihood)
-    jax.eval_shape(likelihood_of, whole, jax.ShapeDtypeStruct(targets.shape, targets.dtype))
+    dtype = jax.dtypes.canonicalize_dtype(targets.dtype)
+    jax.eval_shape(likelihood_of, whole, jax.ShapeDtypeStruct(targets.shape, dtype))
     if jnp.issubdtype(targets.dtype, jnp.integer) and likelihood.initial_noise(targets) is None:
         values = np.asarray(targets).reshape(len(targets), -1)
         extremes = np.array([values.min(axis=1).argmin(), values.max(axis=1).argmax()])
