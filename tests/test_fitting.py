@@ -126,6 +126,21 @@ def test_the_free_energy_is_in_the_units_of_the_data(fitted):
     )
 
 
+def test_a_known_precision_is_in_the_units_of_the_targets():
+    """Oracle: the conjugate posterior for targets far from unit scale, by the default recipe."""
+    y, precision = 50 * X @ np.array([[1.0], [-2.0], [0.5]]), 0.04
+    likelihood = sc.GaussianLikelihood(precision=precision)
+    recipe = replace(QUICK, standardise_inputs=False, epochs=3000, rate=0.2, batch_size=60)
+    wide = linear_model(likelihood=likelihood, prior=sc.Normal(0.0, 1e4))
+    found = fit(wide, (X, y), recipe=recipe)
+    assert found.scaling.targets is None
+    exact = precision * X.T @ X + 1e-4 * np.eye(3)
+    np.testing.assert_allclose(
+        found.beliefs.mean, precision * np.linalg.solve(exact, X.T @ y), rtol=1e-2
+    )
+    np.testing.assert_allclose(found.beliefs.variance[:, 0], 1 / np.diag(exact), rtol=0.05)
+
+
 def test_the_free_energy_is_that_of_free_energy(fitted):
     """Oracle: `free_energy` of the beliefs that came out, on data standardised by hand."""
     x, y = (X - X.mean(0)) / X.std(0), (Y - Y.mean(0)) / Y.std(0)
@@ -613,6 +628,7 @@ def test_a_restart_that_fails_does_not_stop_the_others():
         inference="global",
     )
     recipe = replace(QUICK, initial_deviation=1e-6)
-    found = fit(trap, (X, Y), restarts=6, recipe=recipe)
+    with pytest.warns(UserWarning, match="of 6 met a value that is not finite"):
+        found = fit(trap, (X, Y), restarts=6, recipe=recipe)
     assert any(np.isnan(f) for f in found.restarts)
     assert np.isfinite(found.free_energy)

@@ -5,7 +5,7 @@ in a coordinate u with  z = z0 + c sinh(u)  that crowds the nodes around the arg
 activation functions have their bends there, at unit scale, however wide the Gaussian is.
 Functions with kinks are integrated piece by piece (Gauss–Legendre) between the kinks.
 
-Measured by tests/test_quadrature.py: error below 1e-3 (float32) and 1e-6 (float64, smooth) of the
+Measured by tests/test_univariate.py: error below 1e-3 (float32) and 1e-6 (float64, smooth) of the
 function's own standard deviation for means in [−10, 10] and variances in [1e-8, 1e2].
 """
 

@@ -48,7 +48,7 @@ def equal_shapes(sets: list[Block]) -> None:
 
 
 def varying_targets(columns: Columns) -> None:
-    """Refuse targets with nothing to learn."""
+    """Refuse targets with nothing to learn: an output, or one class only."""
     if columns.rows > 1 and np.any(columns.constant):
         which = np.flatnonzero(columns.constant)
         column = "the targets are" if columns.vector else f"target column(s) {which.tolist()} are"

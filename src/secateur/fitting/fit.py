@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -122,9 +123,7 @@ def fit(
         checkpoint=checkpoint,
         progress=Progress("fit", show=progress, callback=callback),
     )
-    free_energies = tuple(c.free_energy for c in candidates)
-    best = min(candidates, key=lambda c: math.inf if math.isnan(c.free_energy) else c.free_energy)
-    return replace(best, restarts=free_energies)
+    return replace(_best(candidates), restarts=tuple(c.free_energy for c in candidates))
 
 
 def fit_many(
@@ -145,8 +144,8 @@ def fit_many(
     """Train one model on several data sets of equal shape, or with several seeds, in one program.
 
     Args:
-        model: see `BayesianModel`. Its params are where every run starts whose key comes first;
-            the others start from weights of the same spread.
+        model: see `BayesianModel`. The first run starts from its params, the others from weights
+            of the same spread.
         datasets: pairs `(x, y)`: splits of one set, say. One pair alone is used for all keys.
         keys: a JAX random key for each run.
         recipe: see `fit`, here and below.
@@ -256,9 +255,20 @@ def _fit(
         except NotFinite as trouble:
             raise _error(model, trainer, trouble, checkpoint) from None
         results = _results(model, trainer, state, records, timetable.ended)
-        best = min(results, key=lambda r: r.free_energy)
-        progress.finish(f"fit: free energy {best.free_energy:.1f} nats; {timetable.ended}")
+        free_energy = _best(results).free_energy
+        progress.finish(f"fit: free energy {free_energy:.1f} nats; {timetable.ended}")
+    failed = [number for number, r in enumerate(results) if math.isnan(r.free_energy)]
+    if failed:
+        warnings.warn(
+            f"runs {failed} of {len(results)} met a value that is not finite and went no further; "
+            "their free energy is nan.",
+            stacklevel=3,
+        )
     return results
+
+
+def _best(results: list[Fitted]) -> Fitted:
+    return min(results, key=lambda r: math.inf if math.isnan(r.free_energy) else r.free_energy)
 
 
 def _results(
@@ -298,22 +308,21 @@ def _results(
 
 
 def _error(model: BayesianModel, trainer: Trainer, trouble: NotFinite, checkpoint: Any) -> FitError:
-    last_good = None
-    if len(trouble.records.accuracy):
-        last_good = _results(model, trainer, trouble.state, trouble.records, str(trouble))[0]
-    return FitError(
+    message = (
         f"{trouble}. Try a smaller learning rate (rate={trainer.recipe.rate / 10:g}), look at the "
-        "data for extreme values, or let the model's function not overflow (exp, 1/x, log). "
-        + ("The state before that epoch is kept in this error's last_good" if last_good else "")
-        + (f", one from before in {checkpoint}." if last_good and checkpoint else "."),
-        last_good,
+        "data for extreme values, or let the model's function not overflow (exp, 1/x, log)."
     )
+    if not len(trouble.records.accuracy):
+        return FitError(message)
+    message += " The state before that epoch is this error's last_good"
+    message += f", one from before is in {checkpoint}." if checkpoint else "."
+    good = _results(model, trainer, trouble.state, trouble.records, str(trouble))
+    return FitError(message, _best(good))
 
 
 def _check(model: BayesianModel, source: Any, trainer: Trainer, beliefs: Any) -> None:
-    for _, columns in source.columns():
-        if hasattr(model.likelihood, "precision"):
-            checks.varying_targets(columns)
+    for _, columns in source.columns:
+        checks.varying_targets(columns)
     sample = trainer.scalings[0].standard(source.sample(), trainer.settings.layout.dtype)
     targets = [sample[1]]
     if isinstance(source, Arrays):
@@ -360,6 +369,8 @@ def _fingerprint(model: BayesianModel, source: Any, trainer: Trainer, state: Sta
     """Hash what decides the course of a training, as far as it can be seen."""
     digest = hashlib.sha256()
     raw = state._replace(key=jax.random.key_data(state.key))
+    # The structure tells optimisers apart whose memories differ.
+    digest.update(repr(jax.tree.structure(state)).encode())
     arrays = [raw, list(getattr(source, "sets", [source.sample()])), model.likelihood]
     for leaf in jax.tree.leaves(arrays):
         digest.update(repr((np.shape(leaf), str(jnp.result_type(leaf)))).encode())

@@ -22,8 +22,9 @@ class Recipe:
 
     Attributes:
         standardise_inputs: give every input column mean 0 and deviation 1.
-        standardise_targets: likewise the targets of a Gaussian likelihood. The free energy stays in
-            the data's own units.
+        standardise_targets: likewise the targets of a Gaussian likelihood whose precision is not
+            known; its Gamma prior is then that of the standardised targets' precision. The free
+            energy stays in the data's own units.
         initial_means: "params" starts from the model's own weights (leaves that are constant, such
             as zeros, are drawn so that they keep the size of their input); a number draws all
             of them from N(0, number²).

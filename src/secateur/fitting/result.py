@@ -55,6 +55,7 @@ class Fitted:
         epochs: how many there were.
         stop_reason: why training ended, in words.
         restarts: the free energy of every initialisation; nan for one that failed.
+        state: what training goes on from; internal.
     """
 
     model: BayesianModel

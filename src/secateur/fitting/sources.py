@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -41,6 +42,7 @@ class Arrays:
         self.size = len(self.sets[0][1])
         self.blocks_per_pass = 1
 
+    @cached_property
     def columns(self) -> list[tuple[Any, Columns]]:
         """Statistics of inputs and targets, one per set."""
         return [(_input_columns(x), Columns(y)) for x, y in self.sets]
@@ -66,7 +68,6 @@ class Stream:
     def __init__(self, batches: Any, *, size: int | None, batch_size: int) -> None:
         self._open, self.repeatable = _opener(batches)
         self._block_rows = batch_size * max(1, _BLOCK_ROWS // batch_size)
-        self._preview: list[Block] = []
         if self.repeatable:
             found = _statistics(self._open())
         else:
@@ -76,24 +77,22 @@ class Stream:
                     "must be given: size=…. Or give a function that starts a new iterator."
                 )
             iterator = self._open()
+            preview: list[Block] = []
             rows = 0
             for batch in iterator:
-                self._preview.append(checks.as_arrays(*batch))
-                rows += len(self._preview[-1][1])
+                preview.append(checks.as_arrays(*batch))
+                rows += len(preview[-1][1])
                 if rows >= _PREVIEW_ROWS:
                     break
-            rest = itertools.chain(self._preview, iterator)
+            rest = itertools.chain(preview, iterator)
             self._open = lambda: rest
-            found = _statistics(iter(self._preview))
-        self._columns, counted, self._sample = found
+            found = _statistics(iter(preview))
+        columns, counted, self._sample = found
+        self.columns = [columns]  # statistics of inputs and targets, as if of one set
         if size is not None and self.repeatable and size != counted:
             raise ValueError(f"size={size}, but the stream has {counted} rows. Leave size out.")
         self.size = counted if size is None else size
         self.blocks_per_pass = -(-self.size // self._block_rows)
-
-    def columns(self) -> list[tuple[Any, Columns]]:
-        """Statistics of inputs and targets, as if of one set."""
-        return [self._columns]
 
     def sample(self) -> Block:
         """Return a few rows, to try the model on."""

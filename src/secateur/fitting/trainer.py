@@ -68,14 +68,13 @@ class Trainer:
     ) -> None:
         self.source = source
         self.recipe = recipe
-        gaussian = hasattr(model.likelihood, "precision")
         self.scalings = [
             scaling_of(
                 columns,
                 inputs=recipe.standardise_inputs,
-                targets=recipe.standardise_targets and gaussian,
+                targets=recipe.standardise_targets and model.likelihood.free_units,
             )
-            for columns in source.columns()
+            for columns in source.columns
         ]
         self.mesh = mesh
         own_data = len(self.scalings) > 1
@@ -109,14 +108,14 @@ class Trainer:
         else:
             self.steps = source.steps_per_pass(batch_size)
         self._rate = recipe.rate if optimiser is None else 1.0
-        # What the change of units adds to the free energy, per data set.
-        self.log_jacobians = [
+        # What the change of units adds to the free energy, per data set and then per run.
+        log_jacobians = [
             0.0
             if s.targets is None
             else source.size * s.targets.log_jacobian_per_row(source.sample()[1])
             for s in self.scalings
         ]
-        self.run_jacobians = np.resize(self.log_jacobians, runs or 1)
+        self.run_jacobians = np.resize(log_jacobians, runs or 1)
 
     # --- beginning ------------------------------------------------------------------------------
 

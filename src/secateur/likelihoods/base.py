@@ -22,6 +22,11 @@ class Likelihood(Protocol):
     Normal, whose elements are taken as independent, or an array: one sample, taken as certain.
     """
 
+    @property
+    def free_units(self) -> bool:
+        """Return whether targets may be shifted and scaled: nothing is known in their units."""
+        ...
+
     def initial_noise(self, targets: Any) -> Noise:
         """Return q(γ) to start from, for targets of this shape; None if nothing is unknown."""
         ...
@@ -54,6 +59,11 @@ class Likelihood(Protocol):
 
 class WithoutNoise:
     """The part of the protocol that is empty when the noise has nothing to learn."""
+
+    @property
+    def free_units(self) -> bool:
+        """Return False: labels and counts have no other units."""
+        return False
 
     def initial_noise(self, targets: Any) -> Noise:
         """Return None: there is no q(γ)."""

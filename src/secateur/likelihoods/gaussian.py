@@ -53,6 +53,11 @@ class GaussianLikelihood:
     prior: Gamma = field(default_factory=lambda: Gamma(1.0, 1.0))
     precision: Any = field(default=None, kw_only=True)
 
+    @property
+    def free_units(self) -> bool:
+        """Return whether the precision is unknown; a known one is in the targets' own units."""
+        return self.precision is None
+
     def initial_noise(self, targets: Any) -> Noise:
         """Return q(γ) = p(γ), with one entry per output; None if the precision is known.
 
