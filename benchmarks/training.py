@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from training_peers import CASES, HIDDEN, NOISE, Case, installed_peers
+from training_peers import CASES, HIDDEN, NOISE, Case, gru, installed_peers, mlp
 
 ALGORITHMS = ("moments", "local", "global")
 FLOORS = {"floor, once": 1, "floor, means and variances": 2}
@@ -43,28 +43,7 @@ def network(case: Case) -> tuple[Callable, list]:
 
     if case.sizes is not None:
         pairs = zip(case.sizes, case.sizes[1:], strict=False)
-        params = [layer(i, m, n) for i, (m, n) in enumerate(pairs)]
-
-        def mlp(params, x):
-            for w, b in params[:-1]:
-                x = jax.nn.relu(x @ w + b)
-            w, b = params[-1]
-            return x @ w + b
-
-        return mlp, params
-
-    def gru(params, x):
-        (wx, bx), (wh, bh), (w, b) = params
-
-        def cell(h, x):
-            (rx, zx, nx), (rh, zh, nh) = (jnp.split(v, 3, -1) for v in (x @ wx + bx, h @ wh + bh))
-            z = jax.nn.sigmoid(zx + zh)
-            new = jnp.tanh(nx + jax.nn.sigmoid(rx + rh) * nh)
-            return (1 - z) * new + z * h, None
-
-        h, _ = jax.lax.scan(cell, jnp.zeros((x.shape[0], HIDDEN)), x.swapaxes(0, 1))
-        return h @ w + b
-
+        return mlp, [layer(i, m, n) for i, (m, n) in enumerate(pairs)]
     return gru, [layer(0, 1, 3 * HIDDEN), layer(1, HIDDEN, 3 * HIDDEN), layer(2, HIDDEN, 1)]
 
 

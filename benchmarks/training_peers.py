@@ -89,13 +89,38 @@ class NoLayerError(Exception):
     """The peer has no layer for this case."""
 
 
+def mlp(weights, x):
+    """The feed-forward network as a JAX function; weights are pairs of matrix and bias."""
+    import jax
+
+    for w, b in weights[:-1]:
+        x = jax.nn.relu(x @ w + b)
+    w, b = weights[-1]
+    return x @ w + b
+
+
+def gru(weights, x):
+    """The recurrent network as a JAX function of (rows, samples, 1)."""
+    import jax
+    import jax.numpy as jnp
+
+    (wx, bx), (wh, bh), (w, b) = weights
+
+    def cell(h, x):
+        (rx, zx, nx), (rh, zh, nh) = (jnp.split(v, 3, -1) for v in (x @ wx + bx, h @ wh + bh))
+        z = jax.nn.sigmoid(zx + zh)
+        new = jnp.tanh(nx + jax.nn.sigmoid(rx + rh) * nh)
+        return (1 - z) * new + z * h, None
+
+    h, _ = jax.lax.scan(cell, jnp.zeros((x.shape[0], HIDDEN)), x.swapaxes(0, 1))
+    return h @ w + b
+
+
 # --- NumPyro: a model is a function, so that any network can be written ---------------------------
 
 
 def numpyro_parts(case: Case) -> tuple[Callable, Callable]:
     """The weights' priors, and the likelihood given those weights."""
-    import jax
-    import jax.numpy as jnp
     import numpyro
     import numpyro.distributions as dist
 
@@ -108,27 +133,9 @@ def numpyro_parts(case: Case) -> tuple[Callable, Callable]:
     def mlp_weights():
         return [layer(f"layer{i}", m, n) for i, (m, n) in enumerate(pairwise(case.sizes))]
 
-    def mlp(weights, x):
-        for w, b in weights[:-1]:
-            x = jax.nn.relu(x @ w + b)
-        w, b = weights[-1]
-        return x @ w + b
-
     def gru_weights():
         inputs, hidden = layer("input", 1, 3 * HIDDEN), layer("hidden", HIDDEN, 3 * HIDDEN)
         return inputs, hidden, layer("readout", HIDDEN, 1)
-
-    def gru(weights, x):
-        (wx, bx), (wh, bh), (w, b) = weights
-
-        def cell(h, x):
-            (rx, zx, nx), (rh, zh, nh) = (jnp.split(v, 3, -1) for v in (x @ wx + bx, h @ wh + bh))
-            z = jax.nn.sigmoid(zx + zh)
-            new = jnp.tanh(nx + jax.nn.sigmoid(rx + rh) * nh)
-            return (1 - z) * new + z * h, None
-
-        h, _ = jax.lax.scan(cell, jnp.zeros((x.shape[0], HIDDEN)), x.swapaxes(0, 1))
-        return h @ w + b
 
     weights, network = (gru_weights, gru) if case.sizes is None else (mlp_weights, mlp)
 

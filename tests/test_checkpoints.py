@@ -6,13 +6,12 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 
+from processes import output, start
 from secateur import checkpoints
 from secateur.checkpoints import CheckpointError, CheckpointWarning, load, newest, save
 
@@ -128,21 +127,12 @@ print("result", fitted.epochs, repr(fitted.free_energy), *numbers)
 
 
 def run(path, cache):
-    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(cache)}
-    environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PLATFORMS": "cpu"}
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
+    settings = {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": 0}
+    return start(PROGRAM, path, **{name: str(value) for name, value in settings.items()})
 
 
 def result_of(process):
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    return out.splitlines()[-1]
+    return output(process).splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 
 import pytest
+
+from processes import output, start
 
 COMMON = """
 import sys
@@ -65,34 +64,27 @@ fit(params, (x, y), mesh=mesh)  # each process has all of them
 )
 
 
-def start(program, *arguments, devices):
+def start_on(devices, program, *arguments):
     flags = f"--xla_force_host_platform_device_count={devices}"
-    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "0"}
-    return subprocess.Popen(
-        [sys.executable, "-W", "error::UserWarning", "-c", program, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
+    return start(
+        program, *arguments, warnings="error::UserWarning", XLA_FLAGS=flags, JAX_ENABLE_X64="0"
     )
 
 
 def free_energies(process):
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err[-3000:]
-    lines = [line for line in out.splitlines() if line.startswith("free energy")]
+    lines = [line for line in output(process, 120).splitlines() if line.startswith("free energy")]
     return [float(line.split()[-1]) for line in lines]
 
 
 @pytest.fixture(scope="module")
 def one():
-    (value,) = free_energies(start(ONE, devices=1))
+    (value,) = free_energies(start_on(1, ONE))
     return value
 
 
 @pytest.mark.slow
 def test_eight_devices_give_what_one_gives(one):
-    by_mesh, by_data, by_weights, other = free_energies(start(EIGHT, devices=8))
+    by_mesh, by_data, by_weights, other = free_energies(start_on(8, EIGHT))
     for value in (by_mesh, by_data, by_weights):
         assert value == pytest.approx(one, rel=1e-4)
     assert other != pytest.approx(one, rel=1e-2)  # fewer rows
@@ -105,7 +97,7 @@ def test_two_processes_give_what_one_gives(one, tmp_path):
         port = found.getsockname()[1]
     address = f"127.0.0.1:{port}"
     path = tmp_path / "run"
-    processes = [start(TWO, address, number, path, devices=2) for number in (0, 1)]
+    processes = [start_on(2, TWO, address, number, path) for number in (0, 1)]
     values = [free_energies(process) for process in processes]
     assert values[0] == values[1]
     assert len(values[0]) == 3

@@ -1,11 +1,11 @@
 """The examples of README and docs run as they stand, in a user's own settings."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from processes import output, start
 
 ROOT = Path(__file__).parent.parent
 NUMBER = re.compile(r"-?\d+")
@@ -16,15 +16,7 @@ def blocks(path, language):
 
 
 def run(program, folder):
-    made = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-    )
-    assert made.returncode == 0, made.stderr
-    return made.stdout
+    return output(start(program, folder=folder))
 
 
 @pytest.mark.slow

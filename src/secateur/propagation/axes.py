@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from secateur.propagation.loads import NO_LOADS
 from secateur.propagation.values import Uncertain
 
 
@@ -15,7 +16,7 @@ def merge_static(values: Sequence[Uncertain]) -> Uncertain:
     first = values[0]
     return replace(
         first,
-        loads={},
+        loads=NO_LOADS,
         entangled=frozenset().union(*(v.entangled for v in values)),
         ancestors=frozenset().union(*(v.ancestors for v in values)),
         steady=all(v.steady for v in values),

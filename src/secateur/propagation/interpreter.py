@@ -13,6 +13,7 @@ from jax import Array
 
 from secateur import compat
 from secateur.propagation import univariate
+from secateur.propagation.loads import NO_LOADS, Loads, combined
 from secateur.propagation.noise import source
 from secateur.propagation.program import (
     Atom,
@@ -101,10 +102,8 @@ class Walk:
         """Give what is not yet explained by other sources a name of its own."""
         if value.steady:
             return value  # has its own persistent source already
-        rest = value.variance
-        for load in value.loads.values():
-            rest = rest - load * load
-        return replace(value, loads={**value.loads, slot: deviation(rest)})
+        own = Loads.of({slot: deviation(value.variance - value.loads.explained())})
+        return replace(value, loads=combined(value.loads, own, 1.0, 1.0))
 
     def next_key(self) -> Array:
         return self.noise.key()
@@ -297,7 +296,7 @@ class Walk:
         size = jnp.maximum(y.mean, jnp.finfo(y.mean.dtype).tiny ** 0.25)
         spread = jnp.log1p(y.variance / (size * size))
         return replace(
-            y, mean=jnp.log(size) - 0.5 * spread, variance=spread, loads={}, neighbours=None
+            y, mean=jnp.log(size) - 0.5 * spread, variance=spread, loads=NO_LOADS, neighbours=None
         )
 
 
@@ -325,7 +324,7 @@ def entangle(value: Uncertain) -> Uncertain:
     """A value of which nothing is known but its moments."""
     every = frozenset(range(np.ndim(value.mean)))
     return replace(
-        value, loads={}, entangled=every, steady=False, sums_to_one=None, neighbours=None
+        value, loads=NO_LOADS, entangled=every, steady=False, sums_to_one=None, neighbours=None
     )
 
 

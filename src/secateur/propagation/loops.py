@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from secateur import compat
 from secateur.propagation import interpreter
+from secateur.propagation.loads import Loads
 from secateur.propagation.program import Node, flatten
 from secateur.propagation.recurrence import Recurrence, correlation_with_previous
 from secateur.propagation.values import Uncertain, as_uncertain, deviation
@@ -58,7 +59,7 @@ def scan(walk: Any, node: Node, operands: list[Any]) -> list[Any]:
     loop_key = walk.next_key() if local else None
     keys = None if loop_key is None else jax.random.split(loop_key, params["length"])
     fixed_consts = [
-        replace(v, steady=True, loads={("weight", i): deviation(v.variance)})
+        replace(v, steady=True, loads=Loads.of({("weight", i): deviation(v.variance)}))
         if isinstance(v, Uncertain) and not local
         else v
         for i, v in enumerate(consts)
@@ -101,7 +102,8 @@ def scan(walk: Any, node: Node, operands: list[Any]) -> list[Any]:
             return ()
 
         carry_packed = [_pack(v) for v in _promote(init, flags)]
-        jax.eval_shape(probe, carry_packed, shape.zeros(), slices)
+        memory = shape.zeros(_promote(init, flags))
+        jax.eval_shape(probe, carry_packed, memory, slices)
         new_shape = shape if local else shape.merged(found["shape"], grow=attempt < 4)
         if found["flags"] == flags and new_shape.same(shape):
             break
@@ -123,9 +125,11 @@ def scan(walk: Any, node: Node, operands: list[Any]) -> list[Any]:
         remembered = memory if recurrence is None else shape.collected(recurrence, carried)
         return ([_pack(v) for v in carried], remembered), [_pack(v) for v in made]
 
+    # A step has a hundred intermediate arrays: for the backward pass they are made again rather
+    # than kept for every step of the loop.
     (final, _), stacked = jax.lax.scan(
-        step,
-        (start, shape.zeros()),
+        step if local else jax.checkpoint(step, prevent_cse=False),
+        (start, shape.zeros(_promote(init, flags))),
         (x_packed, keys),
         length=params["length"],
         reverse=reverse,

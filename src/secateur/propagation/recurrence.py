@@ -12,7 +12,7 @@ recurrent network by up to a factor two. What is kept here, to first order and u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,10 +20,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from secateur.propagation.loads import NO_LOADS, Key, Loads, counted_together
 from secateur.propagation.neighbours import shifted
-from secateur.propagation.values import Loads, Uncertain, deviation
-
-Key = Hashable
+from secateur.propagation.values import Uncertain, deviation
 
 
 def base_of(key: Key) -> Key:
@@ -44,9 +43,9 @@ def _is_weight(key: Key) -> bool:
     return isinstance(base, tuple) and base[0] == "weight"
 
 
-def _is_noise(key: Key) -> bool:
-    base = base_of(key)
-    return isinstance(base, tuple) and base[0] in ("product", "input")
+def _as_previous(key: Key) -> Key:
+    """The name that this step's noise has in the next step."""
+    return _with_base(key, (*base_of(key)[:2], "before"))  # type: ignore[index]
 
 
 @dataclass
@@ -58,7 +57,7 @@ class Recurrence:
         products: index of a product's equation → shapes of what a step remembers of it.
     """
 
-    load_keys: list[dict[Key, Any]]
+    load_keys: list[tuple[Key, ...]]
     products: dict[int, tuple[Any, Any]]
     loads: list[Loads] = field(default_factory=list)
     before: dict[int, tuple[Array, Array]] = field(default_factory=dict)
@@ -70,13 +69,18 @@ class Recurrence:
 
     @staticmethod
     def nothing(num_carry: int) -> Recurrence:
-        return Recurrence([{} for _ in range(num_carry)], {})
+        return Recurrence([() for _ in range(num_carry)], {})
 
-    def zeros(self) -> tuple:
+    def zeros(self, carry: Sequence[Any]) -> tuple:
+        """The state before the first step; ``carry`` gives the shapes of what is carried."""
+
         def zero(struct: Any) -> Array:
             return jnp.zeros(struct.shape, struct.dtype)
 
-        loads = [[zero(s) for s in keys.values()] for keys in self.load_keys]
+        loads = [
+            NO_LOADS.rows(keys, value.mean) if keys else None
+            for keys, value in zip(self.load_keys, carry, strict=True)
+        ]
         return loads, [tuple(map(zero, shapes)) for shapes in self.products.values()]
 
     def opened(self, state: tuple) -> Recurrence:
@@ -85,42 +89,43 @@ class Recurrence:
         return Recurrence(
             self.load_keys,
             self.products,
-            loads=[
-                dict(zip(k, a, strict=True)) for k, a in zip(self.load_keys, loads, strict=True)
-            ],
+            loads=[Loads(k, a) for k, a in zip(self.load_keys, loads, strict=True)],
             before=dict(zip(self.products, products, strict=True)),
         )
 
     def with_loads(self, carry: Sequence[Any]) -> list[Any]:
         return [
-            replace(v, loads=dict(loads)) if isinstance(v, Uncertain) else v
+            replace(v, loads=loads) if isinstance(v, Uncertain) else v
             for v, loads in zip(carry, self.loads, strict=True)
         ]
 
     def _next_loads(self, value: Any) -> Loads:
         """A carried value's dependence on what will be the previous step's noise."""
-        result: Loads = {}
         if not isinstance(value, Uncertain):
-            return result
-        for key, load in value.loads.items():
-            if _is_weight(key):
-                result[key] = load
-            elif _is_noise(key) and key in self.kept:
-                base = base_of(key)
-                later = _with_base(key, (*base[:2], "before"))  # type: ignore[index]
-                part = load * self.kept[key]
-                result[later] = result[later] + part if later in result else part
-        return result
+            return NO_LOADS
+        lasting = [key for key in value.loads.keys if _is_weight(key) or key in self.kept]
+        if not lasting:
+            return NO_LOADS
+        everything = jnp.ones_like(value.mean)
+        kept = jnp.stack([self.kept.get(key, everything) for key in lasting])
+        loads, _ = counted_together(
+            [key if _is_weight(key) else _as_previous(key) for key in lasting],
+            value.loads.rows(lasting, value.mean) * kept,
+        )
+        return loads
 
     def closed(self, carried: Sequence[Any]) -> Recurrence:
         """The structure that a step has made."""
-        keys = [{k: _struct(a) for k, a in self._next_loads(v).items()} for v in carried]
+        keys = [self._next_loads(v).keys for v in carried]
         return Recurrence(keys, {i: (_struct(s), _struct(d)) for i, (s, d) in self.after.items()})
 
     def merged(self, other: Recurrence, *, grow: bool) -> Recurrence:
         if not grow:  # a layout that changes in every step never settles: leave those sources out
             return Recurrence(self.load_keys, {**self.products})
-        keys = [{**a, **b} for a, b in zip(self.load_keys, other.load_keys, strict=True)]
+        keys = [
+            tuple(dict.fromkeys((*a, *b)))
+            for a, b in zip(self.load_keys, other.load_keys, strict=True)
+        ]
         return Recurrence(keys, {**self.products, **other.products})
 
     def same(self, other: Recurrence) -> bool:
@@ -130,12 +135,10 @@ class Recurrence:
 
     def collected(self, step: Recurrence, carried: Sequence[Any]) -> tuple:
         """The arrays of this structure at the end of a step."""
-        loads = []
-        for keys, value in zip(self.load_keys, carried, strict=True):
-            made = step._next_loads(value)
-            loads.append(
-                [made[k] if k in made else jnp.zeros(s.shape, s.dtype) for k, s in keys.items()]
-            )
+        loads = [
+            step._next_loads(value).rows(keys, value.mean) if keys else None
+            for keys, value in zip(self.load_keys, carried, strict=True)
+        ]
         return loads, [step.after[i] for i in self.products]
 
     # --- within a step --------------------------------------------------------------------------
@@ -145,7 +148,7 @@ class Recurrence:
         steady_x = isinstance(x, Uncertain) and x.steady
         steady_w = isinstance(w, Uncertain) and w.steady
         if steady_x == steady_w:
-            return {}
+            return NO_LOADS
         weights, other = (x, w) if steady_x else (w, x)
         signal = other.mean if isinstance(other, Uncertain) else jnp.asarray(other)
 
@@ -169,7 +172,7 @@ class Recurrence:
         fresh = jnp.sqrt(jnp.maximum(1.0 - correlation * correlation, 1e-6))
         before, new = (*name, "before"), (*name, "new")
         self.kept[before], self.kept[new] = correlation, fresh
-        return {before: correlation * spread, new: fresh * spread}
+        return Loads((before, new), jnp.stack([correlation, fresh]) * spread[None])
 
     def with_input_noise(self, inputs: Sequence[Any], correlations: Sequence[Any]) -> list[Any]:
         """Scanned inputs that were made with shared weights before the loop."""

@@ -82,12 +82,9 @@ def moments(group: Group, mean: Array, variance: Array, read: Callable[[Any], An
     if _needs_positive(group):
         return _log_normal(function, group, mean, variance)
 
-    def integrate(mean: Array) -> tuple[Array, Array]:
-        return quadrature.moments(function, mean, variance, kinks=kinks)
-
-    m, v = integrate(mean)
+    m, v, slope = quadrature.moments_and_slope(function, mean, variance, kinks=kinks)
     remark = "" if known else "has a kink at a place not known while tracing"
-    return Result(m, v, lambda: _slope(integrate, mean), "quadrature", remark)
+    return Result(m, v, lambda: slope, "quadrature", remark)
 
 
 def _any_smooth(group: Group) -> bool:

@@ -11,9 +11,10 @@ from jax import Array
 
 from secateur import quadrature
 from secateur.propagation import axes, neighbours
+from secateur.propagation.loads import NO_LOADS, combined, covariance
 from secateur.propagation.rules.maxima import larger
 from secateur.propagation.rules.registry import Call, declare
-from secateur.propagation.values import Uncertain, add_loads, as_uncertain, covariance, spread_to
+from secateur.propagation.values import Uncertain, as_uncertain, spread_to
 
 
 def _pair(call: Call, x: Any, y: Any) -> tuple[Uncertain, Uncertain]:
@@ -36,7 +37,7 @@ def add(call: Call, x: Any, y: Any) -> Uncertain:
     x, y = _pair(call, x, y)
     sign = -1.0 if call.name == "sub" else 1.0
     variance = x.variance + y.variance
-    shared = covariance(x, y)
+    shared = covariance(x.loads, y.loads)
     if shared is not None:
         variance = jnp.maximum(variance + 2.0 * sign * shared, 0.0)
     _tell(call, x, y, shared, "exact")
@@ -44,7 +45,7 @@ def add(call: Call, x: Any, y: Any) -> Uncertain:
         axes.merge_static([x, y]),
         mean=x.mean + sign * y.mean,
         variance=variance,
-        loads=add_loads(x.loads, y.loads, 1.0, sign),
+        loads=combined(x.loads, y.loads, 1.0, sign),
         neighbours=neighbours.added(x, y),
     )
 
@@ -63,14 +64,14 @@ def multiply(x: Uncertain, y: Uncertain, shared: Array | None) -> Uncertain:
         axes.merge_static([x, y]),
         mean=mean,
         variance=variance,
-        loads=add_loads(x.loads, y.loads, y.mean, x.mean),
+        loads=combined(x.loads, y.loads, y.mean, x.mean),
     )
 
 
 @declare("product of two", "mul")
 def mul(call: Call, x: Any, y: Any) -> Uncertain:
     x, y = _pair(call, x, y)
-    shared = covariance(x, y)
+    shared = covariance(x.loads, y.loads)
     _tell(call, x, y, shared, "exact")
     return multiply(x, y, shared)
 
@@ -83,7 +84,7 @@ def div(call: Call, x: Any, y: Any) -> Uncertain:
         call.say("moment-matched", "normalisation (softmax) as a whole")
         return normalise(call.walk.logarithm_of(call.node.inputs[0]), axis)
     x, y = _pair(call, x, y)
-    shared = covariance(x, y)
+    shared = covariance(x.loads, y.loads)
     size = jnp.maximum(jnp.abs(y.mean), jnp.finfo(y.mean.dtype).tiny ** 0.25)
     ratio = y.variance / (size * size)
     sign = jnp.where(y.mean < 0, -1.0, 1.0).astype(y.mean.dtype)
@@ -120,7 +121,7 @@ def normalise(x: Uncertain, axis: int) -> Uncertain:
         x,
         mean=mean / total,
         variance=variance,
-        loads={},
+        loads=NO_LOADS,
         entangled=x.entangled | {axis},
         sums_to_one=axis,
         neighbours=None,
@@ -130,7 +131,7 @@ def normalise(x: Uncertain, axis: int) -> Uncertain:
 @declare("larger of two", "max", "min")
 def maximum(call: Call, x: Any, y: Any) -> Uncertain:
     x, y = _pair(call, x, y)
-    shared = covariance(x, y)
+    shared = covariance(x.loads, y.loads)
     sign = -1.0 if call.name == "min" else 1.0
     mean, variance, weight = larger(sign * x.mean, x.variance, sign * y.mean, y.variance, shared)
     _tell(call, x, y, shared, "exact")
@@ -138,5 +139,5 @@ def maximum(call: Call, x: Any, y: Any) -> Uncertain:
         axes.merge_static([x, y]),
         mean=sign * mean,
         variance=variance,
-        loads=add_loads(x.loads, y.loads, weight, 1.0 - weight),
+        loads=combined(x.loads, y.loads, weight, 1.0 - weight),
     )

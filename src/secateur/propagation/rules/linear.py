@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from secateur.propagation import axes, neighbours
+from secateur.propagation.loads import NO_LOADS, Key, Loads, combined, covariance
 from secateur.propagation.neighbours import Neighbours
 from secateur.propagation.rules import pooling
 from secateur.propagation.rules.registry import Call, declare
-from secateur.propagation.values import Loads, Uncertain, add_loads, as_uncertain
+from secateur.propagation.values import Uncertain, as_uncertain
 
 _ENTANGLED = "its terms are correlated"
 
@@ -39,7 +41,7 @@ def add_up(call: Call, x: Uncertain) -> Uncertain:
             correlated = "first-order", "covariance of neighbours kept to first order"
     if x.entangled & summed:
         call.say(*correlated)
-    return replace(x, mean=mean, variance=variance, loads={}, entangled=frozenset(entangled),
+    return replace(x, mean=mean, variance=variance, loads=NO_LOADS, entangled=frozenset(entangled),
                    sums_to_one=None, neighbours=None)  # fmt: skip
 
 
@@ -71,13 +73,14 @@ def bilinear(call: Call, x: Any, w: Any) -> Uncertain:
     elif contracted:
         call.say("independent", _ENTANGLED)
     merged = axes.merge_static(parts)
-    loads: Loads = {}
+    loads = NO_LOADS
     if call.walk.recurrence is not None:
         loads = call.walk.recurrence.product_loads(call, x, w, mean.shape)
     same_unit = diagonal_loads(call, x, w, mean.shape)
-    for key in loads.keys() & same_unit.keys():
-        variance = jnp.maximum(variance + 2.0 * loads[key] * same_unit[key], 0.0)
-    loads = add_loads(loads, same_unit, 1.0, 1.0)
+    shared = covariance(loads, same_unit)
+    if shared is not None:
+        variance = jnp.maximum(variance + 2.0 * shared, 0.0)
+    loads = combined(loads, same_unit, 1.0, 1.0)
     return replace(merged, mean=mean, variance=variance, loads=loads, entangled=entangled,
                    steady=merged.steady and len(parts) == 2,
                    neighbours=_neighbours(call, x, w))  # fmt: skip
@@ -164,10 +167,10 @@ def diagonal_loads(call: Call, x: Any, w: Any, shape: tuple[int, ...]) -> Loads:
     operand element j through the matrix' diagonal; the other elements count as independent.
     """
     if call.name != "dot_general":
-        return {}
+        return NO_LOADS
     (contract_x, contract_w), (batch_x, _) = call.params["dimension_numbers"]
     if batch_x or len(contract_x) != 1:
-        return {}
+        return NO_LOADS
     for value, matrix, contract_v, contract_m, value_first in (
         (x, w, contract_x[0], contract_w[0], True),
         (w, x, contract_w[0], contract_x[0], False),
@@ -177,26 +180,32 @@ def diagonal_loads(call: Call, x: Any, w: Any, shape: tuple[int, ...]) -> Loads:
         means = matrix.mean if isinstance(matrix, Uncertain) else matrix
         if means.ndim != 2:
             continue
-        width, free = means.shape[contract_m], means.shape[1 - contract_m]
-        if free % width:
-            continue
         rows = means if contract_m == 0 else means.T  # (width, free)
-        tiles = free // width
-        diagonal = jnp.concatenate([jnp.diagonal(rows, k * width) for k in range(tiles)])
-        diagonal = diagonal[:free]
-        rank = value.mean.ndim
-        # The result's axes, as axes of the operand: the free ones keep their order, the matrix'
-        # free axis stands last (value first) or first (matrix first) for the contracted one.
-        others = [a for a in range(rank) if a != contract_v]
-        order = (*others, contract_v) if value_first else (contract_v, *others)
-        place = order.index(contract_v)
-        column = tuple(-1 if a == place else 1 for a in range(rank))
-        loads: Loads = {}
-        for key, load in value.loads.items():
-            turned = axes.renamed_source(key, "transpose", {"permutation": order}, 0, shape)
-            array = jnp.concatenate([jnp.transpose(load, order)] * tiles, axis=place)
-            if tiles > 1:
-                turned = (turned, ("tile", place, width))
-            loads[turned] = array * diagonal.reshape(column)
-        return loads
-    return {}
+        if rows.shape[1] % rows.shape[0] == 0:
+            return _through_diagonal(value, rows, contract_v, value_first, shape)
+    return NO_LOADS
+
+
+def _through_diagonal(
+    value: Uncertain, rows: Array, contracted: int, value_first: bool, shape: tuple[int, ...]
+) -> Loads:
+    width, free = rows.shape
+    tiles = free // width
+    diagonal = jnp.concatenate([jnp.diagonal(rows, k * width) for k in range(tiles)])[:free]
+    rank = value.mean.ndim
+    # The result's axes, as axes of the operand: the free ones keep their order, the matrix'
+    # free axis stands last (value first) or first (matrix first) for the contracted one.
+    others = [a for a in range(rank) if a != contracted]
+    order = (*others, contracted) if value_first else (contracted, *others)
+    place = order.index(contracted)
+    column = tuple(-1 if a == place else 1 for a in range(rank))
+
+    def renamed(key: Key) -> Key:
+        key = axes.renamed_source(key, "transpose", {"permutation": order}, 0, shape)
+        return (key, ("tile", place, width)) if tiles > 1 else key
+
+    def carried(load: Array) -> Array:
+        tiled = jnp.concatenate([jnp.transpose(load, order)] * tiles, axis=place)
+        return tiled * diagonal.reshape(column)
+
+    return value.loads.mapped(jax.vmap(carried), tuple(map(renamed, value.loads.keys)))

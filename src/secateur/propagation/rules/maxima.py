@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from secateur.propagation.loads import NO_LOADS
 from secateur.propagation.rules import pooling
 from secateur.propagation.rules.registry import Call, declare
 from secateur.propagation.values import Uncertain
@@ -99,8 +100,8 @@ def reduce_maximum(call: Call, x: Uncertain) -> Uncertain | Array:
         variance = jnp.concatenate([v, variance[2 * half :]])
     entangled = frozenset(i for i, a in enumerate(kept) if a in x.entangled)
     _tell(call, x, set(reduced))
-    return replace(x, mean=sign * mean[0], variance=variance[0], loads={}, entangled=entangled,
-                   sums_to_one=None, neighbours=None)  # fmt: skip
+    return replace(x, mean=sign * mean[0], variance=variance[0], loads=NO_LOADS,
+                   entangled=entangled, sums_to_one=None, neighbours=None)  # fmt: skip
 
 
 @declare("maximum", "reduce_window_max", "reduce_window_min")
@@ -122,7 +123,7 @@ def window_maximum(call: Call, x: Uncertain) -> Uncertain:
     else:
         m, v = tournament(means, variances, {})
         _tell(call, x, pooled)
-    return replace(x, mean=sign * m, variance=v, loads={}, sums_to_one=None, neighbours=None)
+    return replace(x, mean=sign * m, variance=v, loads=NO_LOADS, sums_to_one=None, neighbours=None)
 
 
 def _tell(call: Call, x: Uncertain, reduced: set[int]) -> None:

@@ -13,9 +13,10 @@ import numpy as np
 from jax import Array
 
 from secateur.propagation import axes, neighbours
+from secateur.propagation.loads import NO_LOADS, counted_together
 from secateur.propagation.neighbours import Neighbours
 from secateur.propagation.rules.registry import Call, declare
-from secateur.propagation.values import Loads, Uncertain, as_uncertain
+from secateur.propagation.values import Uncertain, as_uncertain
 
 # Which operands are data; the others are places (indices, predicates) and must be certain.
 _DATA = {
@@ -64,25 +65,31 @@ def move(call: Call, *operands: Any) -> Any:
 
     means = apply(lambda o: o.mean, lambda o: o)
     variances = apply(lambda o: o.variance, zeros)
-    sources = list(dict.fromkeys(k for o in operands if isinstance(o, Uncertain) for k in o.loads))
-    loads: list[Loads] = [{} for _ in means]
-    for key in sources:
-        names = []
+    uncertain = [o for o in operands if isinstance(o, Uncertain)]
+    sources = tuple(dict.fromkeys(key for o in uncertain for key in o.loads.keys))
+    loads = [NO_LOADS for _ in means]
+    if sources:
 
-        def pick_load(o: Uncertain, key=key) -> Any:
-            return o.loads[key] if key in o.loads else jnp.zeros_like(o.mean)
+        def move_loads(rows: list[Array]) -> list:
+            each = iter(rows)
+            return apply(lambda o: next(each), zeros)
 
-        for index, array in enumerate(apply(pick_load, zeros)):
-            new = axes.renamed_source(key, name, call.params, index, array.shape)
-            names.append(new)
-            if new in loads[index]:
-                # Two sources turn out to be one in this layout: they count together from here on.
-                together = 2.0 * loads[index][new] * array
-                variances[index] = jnp.maximum(variances[index] + together, 0.0)
-                array = loads[index][new] + array
-            loads[index][new] = array
+        stacks = jax.vmap(move_loads)([o.loads.rows(sources, o.mean) for o in uncertain])
+        for index, stack in enumerate(stacks):
+            shape = stack.shape[1:]
+            renamed = [axes.renamed_source(k, name, call.params, index, shape) for k in sources]
+            # Two sources may turn out to be one in this layout: they count together from here on.
+            loads[index], more = counted_together(renamed, stack)
+            if more is not None:
+                variances[index] = jnp.maximum(variances[index] + more, 0.0)
         if call.walk.recurrence is not None and len(data) == 1:
-            call.walk.recurrence.follow(key, move_array, names)
+            shapes = [mean.shape for mean in means]
+            for key in sources:
+                names = [
+                    axes.renamed_source(key, name, call.params, index, shape)
+                    for index, shape in enumerate(shapes)
+                ]
+                call.walk.recurrence.follow(key, move_array, names)
     inputs = [as_uncertain(operands[i]) for i in data if isinstance(operands[i], Uncertain)]
     merged = axes.merge_static(inputs)
     results: list[Any] = []
