@@ -48,9 +48,6 @@ REDRAWN = ("hand GRU-16 state", "equinox GRUCell scan", "equinox LSTMCell scan")
 # Compiling the gradient through a recurrent cell takes half a minute: one of each kind must do.
 DIFFERENTIATED = ("hand GRU-16 readout", "nnx LSTM last")
 
-# Each program runs for milliseconds and compiles for seconds: what saves time is compiling less.
-quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-
 
 @dataclass(frozen=True)
 class Subject:
@@ -91,13 +88,13 @@ class Subject:
         No gradient, but an empty list, for most recurrent models.
         """
         if self.case.recurrent and self.case.name not in DIFFERENTIATED:
-            return quick_jit(lambda arrays: (self.run_moments(arrays), []))
+            return jax.jit(lambda arrays: (self.run_moments(arrays), []))
 
         def scalar(arrays: list[jax.Array]) -> tuple[jax.Array, sc.Normal]:
             y = self.run_moments(arrays)
             return jnp.sum(jnp.sin(y.mean)) + jnp.sum(jnp.sqrt(1e-3 + y.variance)), y
 
-        @quick_jit
+        @jax.jit
         def run(arrays: list[jax.Array]) -> tuple[sc.Normal, list[jax.Array]]:
             gradient, y = jax.grad(scalar, has_aux=True)(arrays)
             return y, gradient
@@ -218,7 +215,7 @@ def test_moments_are_finite_and_differentiable(subject: Subject) -> None:
     model = subject.model
     params, put_back = split_static(model.params)
 
-    @quick_jit
+    @jax.jit
     @partial(jax.grad, has_aux=True)
     def plain(params: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
         y = model.f(put_back(params), model.x)
@@ -247,7 +244,7 @@ def test_moments_are_finite_and_differentiable(subject: Subject) -> None:
 
 def test_moments_agree_with_monte_carlo(subject: Subject, table: list[str]) -> None:
     arrays, _ = split_static(subject.beliefs())
-    y = quick_jit(subject.run_moments)(arrays)
+    y = jax.jit(subject.run_moments)(arrays)
     label, truth = f"{subject.case.name:28s} {'moments':9s}", subject.truth
     mean, variance = np.asarray(y.mean), np.asarray(y.variance)
     if subject.case.kind == "single":

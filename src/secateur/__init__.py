@@ -28,6 +28,7 @@ from secateur.propagation import (
     register_rule,
     unregister_rule,
 )
+from secateur.pruning import Pruned, Round, prune, prune_many
 from secateur.reduction import (
     condition_on_zero,
     group_scores,
@@ -56,8 +57,10 @@ __all__ = [
     "MultivariateNormal",
     "Normal",
     "PoissonLikelihood",
+    "Pruned",
     "Recipe",
     "Report",
+    "Round",
     "UnsupportedOperation",
     "believe",
     "complexity",
@@ -72,6 +75,8 @@ __all__ = [
     "live",
     "priors",
     "propagate",
+    "prune",
+    "prune_many",
     "prune_scores",
     "reduce",
     "register_rule",

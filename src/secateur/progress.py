@@ -96,6 +96,13 @@ class Progress:
         if self._bar:
             self._bar[0].stop()
 
+    def retitle(self, title: str) -> None:
+        """Go on with another part of the work."""
+        self._title = title
+        if self._bar:
+            self._bar[0].stop()
+            self._bar = None
+
     def update(self, report: Report) -> None:
         """Take note of a report."""
         if self._callback is not None:

@@ -281,12 +281,14 @@ def _bmr(posterior: Any, prior: Any, reduced_variance: Any) -> jax.Array:
     return reduce(posterior, prior, Normal(0.0, reduced_variance))[1]
 
 
-_CRITERIA: dict[str, Callable[[Any, Any, Any], jax.Array]] = {
+_SCORES: dict[str, Callable[[Any, Any, Any], jax.Array]] = {
     "bmr": _bmr,
     "snr": lambda q, *_: jnp.abs(q.mean) / safe_sqrt(q.variance),
     "spr": lambda q, *_: jnp.abs(q.mean) + safe_sqrt(q.variance),
     "magnitude": lambda q, *_: jnp.abs(q.mean),
 }
+
+CRITERIA = tuple(_SCORES)
 
 
 def prune_scores(
@@ -319,8 +321,8 @@ def prune_scores(
     Reference:
         Beckers et al., equations (10b), (11), (12) and Algorithm 1.
     """
-    if criterion not in _CRITERIA:
-        raise ValueError(f"criterion {criterion!r} is unknown. Supported: {', '.join(_CRITERIA)}.")
+    if criterion not in _SCORES:
+        raise ValueError(f"criterion {criterion!r} is unknown. Supported: {', '.join(_SCORES)}.")
     if reduced_variance is not None and criterion != "bmr":
         raise ValueError(f"reduced_variance belongs to criterion 'bmr'; {criterion!r} has none.")
 
@@ -337,7 +339,7 @@ def prune_scores(
         live = variance > 0
         if isinstance(belief, Normal):  # keeps the removed ones out of the gradient too
             belief = Normal(mean, jnp.where(live, variance, 1))
-        scores = _CRITERIA[criterion](belief, belief_prior, reduced_variance)
+        scores = _SCORES[criterion](belief, belief_prior, reduced_variance)
         largest = jnp.finfo(scores.dtype).max
         return jnp.where(live, jnp.clip(scores, -largest, largest), jnp.inf)
 

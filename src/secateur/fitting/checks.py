@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from secateur.distributions import Normal
+from secateur.fitting.devices import is_here
 from secateur.fitting.scaling import Columns
 
 Block = tuple[Any, Any]
@@ -95,11 +96,6 @@ def rehearse(forward: Callable[[Any], Any], likelihood: Any, sample: Block, targ
 def _likelihood_of(likelihood: Any, prediction: Any, targets: Any) -> Any:
     noise = likelihood.initial_noise(prediction)
     return likelihood.expected_log_likelihood(noise, prediction, targets)
-
-
-def is_here(values: Any) -> bool:
-    """Whether this process holds all of an array."""
-    return not isinstance(values, jax.Array) or values.is_fully_addressable
 
 
 def _is_table(node: Any) -> bool:

@@ -15,18 +15,20 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from secateur.beliefs import believe, priors
 from secateur.distributions import Normal
 from secateur.fitting import checks
-from secateur.fitting.program import Record, State
+from secateur.fitting.devices import is_here, mesh_of
+from secateur.fitting.outcome import best, failure, outcomes
+from secateur.fitting.program import State
 from secateur.fitting.recipes import RECIPES, Recipe, initial_beliefs
-from secateur.fitting.result import FitError, Fitted, History
+from secateur.fitting.result import Fitted
 from secateur.fitting.saving import Saver
-from secateur.fitting.sources import Arrays, Stream
+from secateur.fitting.sources import Arrays, Stream, source_of
 from secateur.fitting.trainer import NotFinite, Trainer
-from secateur.fitting.weights import Weights, assemble, flat_priors, lay_out, of_one_kind
+from secateur.fitting.weights import Weights, flat_priors, lay_out, of_one_kind
 from secateur.model import BayesianModel
 from secateur.progress import Progress, Report
 from secateur.propagation import propagate
@@ -104,13 +106,7 @@ def fit(
     if restarts < 1:
         raise ValueError(f"restarts={restarts}. Give at least 1.")
     chosen = _recipe(recipe, epochs=epochs, batch_size=batch_size, rate=rate)
-    source: Arrays | Stream
-    if _is_pair(data):
-        if size is not None:
-            raise ValueError(f"size={size} is for streams; arrays know how many rows they have.")
-        source = Arrays([data])
-    else:
-        source = Stream(data, size=size, batch_size=chosen.batch_size)
+    source = source_of(data, size=size, batch_size=chosen.batch_size)
     candidates = _fit(
         model,
         source,
@@ -119,11 +115,11 @@ def fit(
         recipe=chosen,
         optimiser=optimiser,
         empirical_bayes=empirical_bayes,
-        mesh=_mesh_of((data if _is_pair(data) else (), model.params)) if mesh is None else mesh,
+        mesh=mesh or mesh_of((data if isinstance(source, Arrays) else (), model.params)),
         checkpoint=checkpoint,
         progress=Progress("fit", show=progress, callback=callback),
     )
-    return replace(_best(candidates), restarts=tuple(c.free_energy for c in candidates))
+    return replace(best(candidates), restarts=tuple(c.free_energy for c in candidates))
 
 
 def fit_many(
@@ -209,9 +205,9 @@ def _fit(
         initial_beliefs(recipe, k, beliefs, prior, redraw=number > 0)
         for number, k in enumerate(keys)
     ]
-    shard_weights = mesh is not None and _mesh_of(model.params) is not None
+    shard_weights = mesh is not None and mesh_of(model.params) is not None
     multiple = mesh.size if mesh is not None and shard_weights else 1
-    apart = not of_one_kind(prior, lay_out(starts[0])[0])
+    apart = not of_one_kind(beliefs, prior)
     laid_out = [lay_out(start, multiple=multiple, apart=apart) for start in starts]
     layout, _, certain = laid_out[0]
     flat_prior = flat_priors(layout, prior)
@@ -253,9 +249,9 @@ def _fit(
                 state, timetable, progress=progress, saver=saver, records=records
             )
         except NotFinite as trouble:
-            raise _error(model, trainer, trouble, checkpoint) from None
-        results = _results(model, trainer, state, records, timetable.ended)
-        free_energy = _best(results).free_energy
+            raise failure(model, trainer, trouble, checkpoint) from None
+        results = outcomes(model, trainer, state, records, timetable.ended)
+        free_energy = best(results).free_energy
         progress.finish(f"fit: free energy {free_energy:.1f} nats; {timetable.ended}")
     failed = [number for number, r in enumerate(results) if math.isnan(r.free_energy)]
     if failed:
@@ -267,66 +263,13 @@ def _fit(
     return results
 
 
-def _best(results: list[Fitted]) -> Fitted:
-    return min(results, key=lambda r: math.inf if math.isnan(r.free_energy) else r.free_energy)
-
-
-def _results(
-    model: BayesianModel, trainer: Trainer, state: State, records: Record, why: str
-) -> list[Fitted]:
-    layout, certain = trainer.settings.layout, trainer.fixed.certain
-    state = trainer.gathered(state)
-    free_energies = trainer.free_energies(records)
-    results = []
-    for run, evaluation in enumerate(trainer.evaluate(state, records)):
-        own = jax.tree.map(lambda a, run=run: a[run], state) if trainer.settings.many else state
-        found, own_priors = assemble(layout, own.weights, own.alive, own.prior)
-        parts = evaluation.free_energy
-        jacobian = trainer.run_jacobians[run]
-        failed = not np.all(np.isfinite(free_energies[-1:, run]))
-        results.append(
-            Fitted(
-                model=model,
-                beliefs=layout.tree(found, certain),
-                priors=layout.tree(own_priors, None),
-                noise=evaluation.noise,
-                scaling=trainer.scalings[min(run, len(trainer.scalings) - 1)],
-                free_energy=math.nan if failed else float(parts.total),
-                parts=parts,
-                standard_error=float(evaluation.standard_error),
-                history=History(
-                    (records.complexity_weights + records.complexity_noise)[:, run],
-                    records.accuracy[:, run] - jacobian,
-                ),
-                epochs=len(free_energies) // trainer.source.blocks_per_pass,
-                stop_reason=why,
-                restarts=(float(parts.total),),
-                state=own,
-            )
-        )
-    return results
-
-
-def _error(model: BayesianModel, trainer: Trainer, trouble: NotFinite, checkpoint: Any) -> FitError:
-    message = (
-        f"{trouble}. Try a smaller learning rate (rate={trainer.recipe.rate / 10:g}), look at the "
-        "data for extreme values, or let the model's function not overflow (exp, 1/x, log)."
-    )
-    if not len(trouble.records.accuracy):
-        return FitError(message)
-    message += " The state before that epoch is this error's last_good"
-    message += f", one from before is in {checkpoint}." if checkpoint else "."
-    good = _results(model, trainer, trouble.state, trouble.records, str(trouble))
-    return FitError(message, _best(good))
-
-
 def _check(model: BayesianModel, source: Any, trainer: Trainer, beliefs: Any) -> None:
     for _, columns in source.columns:
         checks.varying_targets(columns)
     sample = trainer.scalings[0].standard(source.sample(), trainer.settings.layout.dtype)
     targets = [sample[1]]
     if isinstance(source, Arrays):
-        targets += [y for _, y in source.sets if checks.is_here(y)]
+        targets += [y for _, y in source.sets if is_here(y)]
     layout, flat, certain = lay_out(beliefs)
     forward = propagate(model.f, model.inference)
 
@@ -352,19 +295,6 @@ def _recipe(
     return replace(recipe, **given)
 
 
-def _is_pair(data: Any) -> bool:
-    return isinstance(data, tuple) and len(data) == 2 and hasattr(data[1], "__len__")
-
-
-def _mesh_of(data: Any) -> Mesh | None:
-    """Return the mesh that some array is divided over, if one is."""
-    for leaf in jax.tree.leaves(data):
-        sharding = getattr(leaf, "sharding", None)
-        if isinstance(sharding, NamedSharding) and not sharding.is_fully_replicated:
-            return Mesh(sharding.mesh.devices, sharding.mesh.axis_names)
-    return None
-
-
 def _fingerprint(model: BayesianModel, source: Any, trainer: Trainer, state: State) -> str:
     """Hash what decides the course of a training, as far as it can be seen."""
     digest = hashlib.sha256()
@@ -374,7 +304,7 @@ def _fingerprint(model: BayesianModel, source: Any, trainer: Trainer, state: Sta
     arrays = [raw, list(getattr(source, "sets", [source.sample()])), model.likelihood]
     for leaf in jax.tree.leaves(arrays):
         digest.update(repr((np.shape(leaf), str(jnp.result_type(leaf)))).encode())
-        if checks.is_here(leaf):
+        if is_here(leaf):
             digest.update(np.asarray(leaf).tobytes())
     settings = trainer.settings
     digest.update(

@@ -10,7 +10,7 @@ import numpy as np
 _CRITICAL = 1.96
 # A Bayes factor of e is "not worth more than a bare mention" (Kass and Raftery, 1995): what another
 # window of the same length would gain must be worth at least that much.
-_WORTH_MENTIONING = 1.0
+WORTH_MENTIONING = 1.0
 _SHORTEST_WINDOW = 20
 
 
@@ -31,7 +31,19 @@ class Trend(NamedTuple):
     def level(self) -> bool:
         """Whether going on as before promises nothing: no fall, or none worth a nat."""
         falling = -self.slope > _CRITICAL * self.error
-        return not (falling and -self.slope * self.window > _WORTH_MENTIONING)
+        return not (falling and -self.slope * self.window > WORTH_MENTIONING)
+
+
+def jitter(free_energies: np.ndarray) -> np.ndarray:
+    """Return, by run, the standard deviation of the last third around its straight line.
+
+    Args:
+        free_energies: by epoch and run.
+    """
+    y = np.asarray(free_energies, np.float64)[-max(2, len(free_energies) // 3) :]
+    t = np.arange(len(y))[:, None] - (len(y) - 1) / 2
+    slope = np.sum(t * y, axis=0) / np.sum(t**2)
+    return np.std(y - slope * t, axis=0)
 
 
 def trend(free_energies: np.ndarray) -> Trend | None:

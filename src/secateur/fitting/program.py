@@ -372,22 +372,35 @@ def _predict(
     forward = propagate(settings.f, settings.inference)
     beliefs = settings.layout.beliefs(state.weights.beliefs(state.alive), fixed.certain)
     key = jax.random.fold_in(state.key, _EVALUATION)
+    pieces, counts = in_pieces(inputs)
     rows = jax.tree.leaves(inputs)[0].shape[0]
-    pieces = steps_per_pass(rows, _EVALUATION_ROWS)
-    length = -(-rows // pieces)
 
     def piece(x_and_number: Any) -> Any:
         x, number = x_and_number
         keys = jax.random.split(jax.random.fold_in(key, number), samples)
         return jax.vmap(lambda k: forward(k, beliefs, x))(keys)
 
+    def joined(p: Array) -> Array:
+        p = jnp.moveaxis(p, 0, 1)  # samples, pieces, rows
+        return p.reshape(samples, -1, *p.shape[3:])[:, :rows]
+
+    made = jax.lax.map(piece, (pieces, jnp.arange(len(counts))))
+    return jax.tree.map(joined, made)
+
+
+def in_pieces(data: Any) -> tuple[Any, np.ndarray]:
+    """Cut the rows of arrays into pieces of equal length, to be looked at one after the other.
+
+    Returns:
+        The arrays with a new first axis, and which of the rows count; the others are padding.
+    """
+    rows = jax.tree.leaves(data)[0].shape[0]
+    pieces = steps_per_pass(rows, _EVALUATION_ROWS)
+    length = -(-rows // pieces)
+
     def cut(x: Array) -> Array:
         padded = jnp.pad(x, [(0, pieces * length - rows)] + [(0, 0)] * (x.ndim - 1), mode="edge")
         return padded.reshape(pieces, length, *x.shape[1:])
 
-    def joined(p: Array) -> Array:
-        p = jnp.moveaxis(p, 0, 1)  # samples, pieces, rows
-        return p.reshape(samples, pieces * length, *p.shape[3:])[:, :rows]
-
-    made = jax.lax.map(piece, (jax.tree.map(cut, inputs), jnp.arange(pieces)))
-    return jax.tree.map(joined, made)
+    counts = np.arange(pieces * length).reshape(pieces, length) < rows
+    return jax.tree.map(cut, data), counts

@@ -37,6 +37,9 @@ class Recipe:
         batch_size: rows in a step; no more than there are.
         epochs: the budget; None is about `steps` steps, and at least 60 epochs.
         steps: see `epochs`.
+        retrain_epochs: the budget of each training between rounds of pruning; None is about
+            `retrain_steps` steps, and at least 60 epochs.
+        retrain_steps: see `retrain_epochs`.
         cooling: share of the epochs in which the rate falls to 0; 0 keeps it constant.
         stops: whether to begin cooling (or, without cooling, end) once the free energy is level.
         samples: draws that the final free energy averages, for the sampling algorithms.
@@ -52,6 +55,8 @@ class Recipe:
     batch_size: int = 64
     epochs: int | None = None
     steps: int = 60_000
+    retrain_epochs: int | None = None
+    retrain_steps: int = 15_000
     cooling: float = 0.3
     stops: bool = True
     samples: int = 10
@@ -69,6 +74,7 @@ RECIPES = {
         warm_epochs=0,
         batch_size=16,
         epochs=750,
+        retrain_epochs=150,
         cooling=0.0,
         stops=False,
     ),

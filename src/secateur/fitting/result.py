@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import optax
 from jax import Array
+from jax.sharding import Mesh
 
+from secateur.beliefs import count
 from secateur.distributions import Normal
+from secateur.fitting.program import State
+from secateur.fitting.recipes import Recipe
 from secateur.fitting.scaling import Scaling
-from secateur.fitting.weights import lay_out
+from secateur.fitting.weights import Layout, lay_out
 from secateur.free_energy import FreeEnergy
 from secateur.model import BayesianModel
 from secateur.propagation import propagate
@@ -38,6 +43,19 @@ class History:
         return self.complexity - self.accuracy
 
 
+class Continuation(NamedTuple):
+    """All that training needs, beside the model and data, to go on where it ended."""
+
+    state: State
+    layout: Layout
+    certain: list[Array]
+    recipe: Recipe
+    optimiser: optax.GradientTransformation | None
+    empirical_bayes: bool
+    mesh: Mesh | None
+    shard_weights: bool
+
+
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """A trained model: what is believed of its weights now, and how good that is.
@@ -55,7 +73,7 @@ class Fitted:
         epochs: how many there were.
         stop_reason: why training ended, in words.
         restarts: the free energy of every initialisation; nan for one that failed.
-        state: what training goes on from; internal.
+        continuation: what training goes on from; internal.
     """
 
     model: BayesianModel
@@ -70,7 +88,7 @@ class Fitted:
     epochs: int
     stop_reason: str
     restarts: tuple[float, ...]
-    state: Any = field(repr=False)
+    continuation: Continuation = field(repr=False)
 
     def __repr__(self) -> str:
         error = f" ± {self.standard_error:.1f}" if self.standard_error else ""
@@ -79,6 +97,11 @@ class Fitted:
             f"{float(self.parts.complexity):.1f} − accuracy {float(self.parts.accuracy):.1f}; "
             f"{self.epochs} epochs, {self.stop_reason}>"
         )
+
+    @property
+    def live_weights(self) -> int:
+        """Return the number of weights that have not been pruned."""
+        return count(self.beliefs).live
 
     def predict(self, inputs: Any, *, key: Array | None = None) -> Normal | Array:
         """Predict the function's value for new inputs, in the data's own units.

@@ -17,6 +17,7 @@ from jax import Array
 from jax.tree_util import register_dataclass
 
 from secateur.distributions import Normal
+from secateur.fitting.devices import is_here
 
 # A deviation below this part of the values' own size is rounding: the column is constant.
 _RELATIVE_ROUNDING = {2: 1e-2, 4: 1e-6, 8: 1e-11}
@@ -107,10 +108,10 @@ class Columns:
         self.itemsize = values.dtype.itemsize
         self.rows = len(values)
         self.vector = values.ndim == 1
-        if isinstance(values, jax.Array) and not values.is_fully_addressable:
-            summary = jax.tree.map(np.asarray, _summarise(jnp, values))
-        else:
+        if is_here(values):
             summary = _summarise(np, np.asarray(values).astype(np.float64))
+        else:
+            summary = jax.tree.map(np.asarray, _summarise(jnp, values))
         self.count = values.size // max(1, summary[0].size)
         self.mean, self.squares, self.largest = summary
 

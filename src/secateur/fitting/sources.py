@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 
 from secateur.fitting import checks
+from secateur.fitting.devices import is_here
 from secateur.fitting.scaling import Columns, Scaling
 
 Block = tuple[Any, Array]
@@ -142,7 +143,7 @@ def _input_columns(inputs: Any) -> Any:
 
 def _head(block: Block) -> Block:
     def head(values: Any) -> np.ndarray:
-        if checks.is_here(values):
+        if is_here(values):
             return np.asarray(values[:2])
         return np.zeros((min(2, len(values)), *values.shape[1:]), values.dtype)
 
@@ -204,3 +205,12 @@ def _regroup(batches: Iterator[Block], rows: int) -> Iterator[Block]:
 
 def _concatenate(blocks: list[Block]) -> Block:
     return jax.tree.map(lambda *parts: np.concatenate([np.asarray(p) for p in parts]), *blocks)
+
+
+def source_of(data: Any, *, size: int | None, batch_size: int) -> Arrays | Stream:
+    """Return the user's data as a source: a pair of arrays, or else a stream of them."""
+    if not (isinstance(data, tuple) and len(data) == 2 and hasattr(data[1], "__len__")):
+        return Stream(data, size=size, batch_size=batch_size)
+    if size is not None:
+        raise ValueError(f"size={size} is for streams; arrays know how many rows they have.")
+    return Arrays([data])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,13 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
-from secateur.fitting import program
+from secateur.fitting import devices, program
 from secateur.fitting.pacing import Pace
 from secateur.fitting.program import Evaluation, Fixed, Plan, Record, Settings, State
 from secateur.fitting.recipes import Recipe
+from secateur.fitting.result import History
 from secateur.fitting.saving import Saver
+from secateur.fitting.scaling import Scaling
 from secateur.fitting.sources import Arrays, Block, Stream, scaling_of
 from secateur.fitting.timetable import Timetable
 from secateur.fitting.weights import Layout, Vectors, Weights
@@ -50,6 +53,7 @@ class Trainer:
         runs: how many trainings go on side by side, or None for one.
         mesh: devices over which the rows of each step are divided, or None.
         shard_weights: whether the weights are divided over them too.
+        scalings: how each data set is standardised; by default as the recipe says.
     """
 
     def __init__(
@@ -65,10 +69,12 @@ class Trainer:
         runs: int | None = None,
         mesh: Mesh | None = None,
         shard_weights: bool = False,
+        scalings: list[Scaling] | None = None,
     ) -> None:
         self.source = source
         self.recipe = recipe
-        self.scalings = [
+        self.given_optimiser = optimiser
+        self.scalings = scalings or [
             scaling_of(
                 columns,
                 inputs=recipe.standardise_inputs,
@@ -76,7 +82,6 @@ class Trainer:
             )
             for columns in source.columns
         ]
-        self.mesh = mesh
         own_data = len(self.scalings) > 1
         batch_size = min(recipe.batch_size, source.size)
         self.settings = Settings(
@@ -103,7 +108,7 @@ class Trainer:
                 c.standard(s, layout.dtype) for s, c in zip(source.sets, self.scalings, strict=True)
             ]
             data = sets[0] if not own_data else jax.tree.map(lambda *a: np.stack(a), *sets)
-            self._data = jax.tree.map(lambda a: self._place_rows(a, own_data), data)
+            self._data = jax.tree.map(lambda a: devices.put_rows(mesh, a, int(own_data)), data)
             self.steps = program.steps_per_pass(source.size, batch_size)
         else:
             self.steps = source.steps_per_pass(batch_size)
@@ -140,8 +145,22 @@ class Trainer:
 
     def timetable(self) -> Timetable:
         """Return a new plan for a whole training."""
-        blocks = self.source.blocks_per_pass
+        return self._timetable(self.recipe)
+
+    def retraining(self, epochs: int | None) -> Timetable:
+        """Return a new plan for the training of weights that have been trained before."""
         recipe = self.recipe
+        return self._timetable(
+            replace(
+                recipe,
+                epochs=recipe.retrain_epochs if epochs is None else epochs,
+                steps=recipe.retrain_steps,
+                warm_epochs=0,
+            )
+        )
+
+    def _timetable(self, recipe: Recipe) -> Timetable:
+        blocks = self.source.blocks_per_pass
         if recipe.epochs is not None:
             budget = recipe.epochs * blocks
         else:
@@ -197,6 +216,17 @@ class Trainer:
             saver.write(self.gathered, state, timetable, result)
         return state, result
 
+    def history(self, records: Record, run: int) -> History:
+        """Return a run's course in the data's own units."""
+        return History(
+            (records.complexity_weights + records.complexity_noise)[:, run],
+            records.accuracy[:, run] - self.run_jacobians[run],
+        )
+
+    def run_of(self, state: State, run: int) -> State:
+        """Return the state of one run."""
+        return jax.tree.map(lambda a: a[run], state) if self.settings.many else state
+
     def free_energies(self, records: Record) -> np.ndarray:
         """Return them by epoch and run, nan from where a run failed."""
         total = records.complexity_weights + records.complexity_noise - records.accuracy
@@ -214,7 +244,7 @@ class Trainer:
     def _ready(self, block: Block) -> Block:
         """Standardise a block of a stream and put it on the devices."""
         return jax.tree.map(
-            lambda a: self._place_rows(a, False),
+            lambda a: devices.put_rows(self.settings.mesh, a, 0),
             self.scalings[0].standard(block, self.settings.layout.dtype),
         )
 
@@ -263,9 +293,13 @@ class Trainer:
             seconds_left=pace.seconds_per_epoch * (timetable.last_epoch - done),
         )
 
+    def blocks(self) -> Iterator[Block]:
+        """Yield all rows once, in one block or several, as the programs see them."""
+        return self._one_pass() if self._data is None else iter([self._data])
+
     # --- judging --------------------------------------------------------------------------------
 
-    def evaluate(self, state: State, records: Record) -> list[Evaluation]:
+    def evaluate(self, state: State, records: Record | None = None) -> list[Evaluation]:
         """Free energies of all runs, in the data's own units.
 
         Args:
@@ -277,6 +311,7 @@ class Trainer:
         elif self.source.repeatable:
             found = self._evaluate_stream(state)
         else:
+            assert records is not None
             found = self._recall(state, records)
         many = self.settings.many
         each = [
@@ -330,46 +365,14 @@ class Trainer:
 
         Always copies: the program takes its state's memory over, which must be nobody else's.
         """
-        if self.mesh is None:
-            return _copied(tree)
+        if self.settings.mesh is None:
+            return devices.copied(tree)
         places = program.placement(self.settings, tree)
-        return jax.tree.map(lambda a, place: _put(jnp.copy(a), place), tree, places)
+        return jax.tree.map(lambda a, place: devices.put(jnp.copy(a), place), tree, places)
 
     def gathered(self, tree: Any) -> Any:
         """Return arrays of which every process has all of every one."""
-        if self.mesh is None:
-            return tree
-        whole = NamedSharding(self.mesh, PartitionSpec())
-        return jax.jit(lambda t: t, out_shardings=jax.tree.map(lambda _: whole, tree))(tree)
-
-    def _place_rows(self, array: Any, own_data: bool) -> Array:
-        if self.mesh is None:
-            return jnp.asarray(array)
-        if isinstance(array, jax.Array) and not array.is_fully_addressable:
-            return array
-        axis = int(own_data)
-        spec: list[Any] = [None] * np.ndim(array)
-        if np.shape(array)[axis] % self.mesh.devices.size == 0:
-            spec[axis] = self.mesh.axis_names
-        return _put(array, NamedSharding(self.mesh, PartitionSpec(*spec)))
-
-
-@jax.jit
-def _copied(tree: Any) -> Any:
-    return jax.tree.map(jnp.copy, tree)
-
-
-def _put(array: Any, sharding: NamedSharding) -> Array:
-    """Put an array that every process has onto devices of which some are in other processes."""
-    if sharding.is_fully_addressable:
-        return jax.device_put(array, sharding)
-    if isinstance(array, jax.Array) and not array.is_fully_addressable:
-        return array
-    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        data = _put(jax.random.key_data(array), sharding)
-        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
-    values = np.asarray(array)
-    return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
+        return devices.gathered(self.settings.mesh, tree)
 
 
 def _with_jacobian(parts: FreeEnergy, log_jacobian: float) -> FreeEnergy:

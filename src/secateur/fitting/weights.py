@@ -92,9 +92,13 @@ class Layout(NamedTuple):
 
     def beliefs(self, flat: tuple[Normal, ...], certain: list[Array]) -> PyTree:
         """Put flat beliefs and the certain arrays back into the user's pytree."""
+        return self.tree(self.uncertain(flat), certain)
+
+    def uncertain(self, flat: tuple[Normal, ...]) -> list[Normal]:
+        """Cut flat beliefs into those of the leaves."""
         means = _parts(self, tuple(q.mean for q in flat))
         variances = _parts(self, tuple(q.variance for q in flat))
-        return self.tree(list(map(Normal, means, variances)), certain)
+        return list(map(Normal, means, variances))
 
     def tree(self, uncertain: list[Any], certain: list[Any] | None) -> PyTree:
         """Put one object for each uncertain leaf, and the certain arrays, into the user's pytree.
@@ -155,11 +159,8 @@ def assemble(
     layout: Layout, weights: Weights, alive: Vectors, priors: tuple[Any, ...]
 ) -> tuple[list[Normal], list[Any]]:
     """Return belief and prior of every uncertain leaf: one program instead of many small ones."""
-    flat = weights.beliefs(alive)
-    means = _parts(layout, tuple(q.mean for q in flat))
-    variances = _parts(layout, tuple(q.variance for q in flat))
     found = [_prior_at(place, priors[place.vector]) for place in layout.places]
-    return list(map(Normal, means, variances)), found
+    return layout.uncertain(weights.beliefs(alive)), found
 
 
 def _prior_at(place: Place, prior: Any) -> Any:
@@ -184,23 +185,22 @@ def lay_out(
     leaves, _, treedef = flatten(beliefs)
     uncertain = [leaf for leaf in leaves if is_belief(leaf)]
     lengths: list[int] = []
-    shared = None
+    shared: int | None = None
     found: list[Any] = []
     for leaf in leaves:
         if not is_belief(leaf):
             found.append(_CERTAIN if isinstance(leaf, jax.Array | np.ndarray) else leaf)
             continue
-        size = math.prod(jnp.shape(leaf.mean))
-        own = apart or size >= _LARGE
+        shape = jnp.shape(leaf.mean)
+        own = apart or math.prod(shape) >= _LARGE
         if own or shared is None:
+            vector = len(lengths)
             lengths.append(0)
-        if not own and shared is None:
-            shared = len(lengths) - 1
-        vector = len(lengths) - 1 if own or shared is None else shared
-        found.append(
-            Place(vector, lengths[vector], jnp.shape(leaf.mean), jnp.result_type(leaf.mean))
-        )
-        lengths[vector] += size
+            shared = shared if own else vector
+        else:
+            vector = shared
+        found.append(Place(vector, lengths[vector], shape, jnp.result_type(leaf.mean)))
+        lengths[vector] += math.prod(shape)
     dtype = jnp.result_type(jnp.float32, *(q.mean for q in uncertain))
     sizes = tuple(-(-length // multiple) * multiple for length in lengths)
     layout = Layout(treedef, tuple(found), dtype, sizes)
@@ -210,10 +210,10 @@ def lay_out(
     return layout, tuple(map(Normal, means, variances)), certain
 
 
-def of_one_kind(priors: PyTree, layout: Layout) -> bool:
+def of_one_kind(beliefs: PyTree, priors: PyTree) -> bool:
     """Whether all priors are distributions of one class, so that leaves can share a vector."""
-    found = [p for p in aligned(priors, layout.treedef, "priors") if p is not None]
-    return len({jax.tree.structure(p) for p in found}) == 1
+    found = aligned(priors, flatten(beliefs)[2], "priors")
+    return len({jax.tree.structure(p) for p in found if p is not None}) == 1
 
 
 def flat_priors(layout: Layout, priors: PyTree) -> tuple[Any, ...]:
@@ -225,24 +225,27 @@ def flat_priors(layout: Layout, priors: PyTree) -> tuple[Any, ...]:
                 f"the prior {prior!r} is no pytree of numbers, so it cannot enter a compiled "
                 "program. Register its class with jax.tree_util.register_dataclass."
             )
-
-    def join(here: tuple[int, ...], *parameters: Any) -> Array:
-        chosen = [np.asarray(parameters[i]) for i in here]
-        first = next((p.flat[0] for p in chosen if p.size), 0.0)
-        if all(np.all(p == first) for p in chosen):
-            return jnp.asarray(first, layout.dtype)
-        all_vectors = layout.vectors(list(parameters), padding=1.0)
-        return all_vectors[layout.places[here[0]].vector]
-
     result = []
-    for vector in range(len(layout.sizes)):
-        here = tuple(i for i, place in enumerate(layout.places) if place.vector == vector)
-        kind: Any = jax.tree.structure(found[here[0]])
-        same = [p if jax.tree.structure(p) == kind else found[here[0]] for p in found]
-        parameters = [jax.tree.leaves(p) for p in same]
-        joined = [join(here, *column) for column in zip(*parameters, strict=True)]
+    for vector, size in enumerate(layout.sizes):
+        here = [(p, q) for p, q in zip(layout.places, found, strict=True) if p.vector == vector]
+        places = [place for place, _ in here]
+        kind: Any = jax.tree.structure(here[0][1])
+        columns = zip(*(jax.tree.leaves(prior) for _, prior in here), strict=True)
+        joined = [_joined(places, column, size, layout.dtype) for column in columns]
         result.append(kind.unflatten(joined))
     return tuple(result)
+
+
+def _joined(places: list[Place], parameters: tuple[Any, ...], size: int, dtype: Any) -> Array:
+    """One parameter of the priors of several leaves: a number if it is the same for all."""
+    values = [np.asarray(p, dtype) for p in parameters]
+    first = next((v.flat[0] for v in values if v.size), np.zeros((), dtype))
+    if all(np.all(v == first) for v in values):
+        return jnp.asarray(first)
+    whole = np.ones(size, dtype)
+    for place, value in zip(places, values, strict=True):
+        whole[place.start : place.start + place.size] = np.broadcast_to(value, place.shape).ravel()
+    return jnp.asarray(whole)
 
 
 def flat_complexity(weights: Weights, alive: Vectors, priors: tuple[Any, ...]) -> Array:
