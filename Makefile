@@ -7,7 +7,7 @@ ARGS     ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Each worker compiles many programs: past a few, memory rather than time is what runs out.
-PYTEST := -m pytest -n $(WORKERS) --maxprocesses 8 $(ARGS)
+PYTEST := -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadgroup $(ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast test-versions lint format clean

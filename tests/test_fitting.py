@@ -11,6 +11,7 @@ import optax
 import pytest
 
 import secateur as sc
+from compiling import quick_jit
 from secateur.fitting import RECIPES, program
 from secateur.fitting.levelling import trend
 from secateur.fitting.shuffling import shuffle
@@ -60,6 +61,20 @@ def linear(w, x):
 
 def linear_model(**options):
     return sc.BayesianModel(linear, jnp.zeros((3, 1)), **options)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_programs():
+    """Most programs here run for a moment and compile for seconds: compile them less."""
+    static = {
+        "train": {"static_argnames": ("settings",), "donate_argnames": ("state",)},
+        "evaluate": {"static_argnames": ("settings", "samples")},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, options in static.items():
+            function = getattr(program, name).__wrapped__
+            patch.setattr(program, name, quick_jit(function, **options))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +183,7 @@ def test_flat_complexity_is_the_complexity(prior, apart):
         prior = prior | {"b2": sc.Normal(0.0, 1.0)}
     priors = sc.priors(beliefs, prior)
     layout, flat, certain = lay_out(beliefs, multiple=16, apart=apart or mixed)
-    assert of_one_kind(priors, layout) != mixed
+    assert of_one_kind(beliefs, priors) != mixed
     assert all(size % 16 == 0 for size in layout.sizes)
     assert len(layout.sizes) == (4 if apart or mixed else 1)
     weights, alive = Weights.of(flat), tuple(q.variance > 0 for q in flat)

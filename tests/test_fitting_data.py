@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import secateur as sc
-from secateur.fitting import program
 
 FOLDER = (
     Path(os.environ.get("SECATEUR_DATA", Path(__file__).parents[2] / "shared" / "data")) / "uci"
@@ -21,24 +20,6 @@ pytestmark = [
     pytest.mark.skipif(not FOLDER.is_dir(), reason="the UCI data are not here: set SECATEUR_DATA"),
 ]
 SEEDS = [jax.random.key(seed) for seed in range(5)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def optimised_programs():
-    """Real trainings are worth more compiling than other tests."""
-    static = {
-        "train": {"static_argnames": ("settings",), "donate_argnames": ("state",)},
-        "evaluate": {"static_argnames": ("settings", "samples")},
-    }
-    options = {
-        "xla_backend_optimization_level": 3,
-        "xla_llvm_disable_expensive_passes": False,
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, statics in static.items():
-            function = getattr(program, name).__wrapped__
-            patch.setattr(program, name, jax.jit(function, compiler_options=options, **statics))
-        yield
 
 
 def load(name):

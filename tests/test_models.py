@@ -26,6 +26,7 @@ import numpy as np
 import pytest
 
 import secateur as sc
+from compiling import quick_jit
 from model_zoo import (
     CASES,
     CHUNK,
@@ -47,6 +48,9 @@ REDRAWN = ("hand GRU-16 state", "equinox GRUCell scan", "equinox LSTMCell scan")
 
 # Compiling the gradient through a recurrent cell takes half a minute: one of each kind must do.
 DIFFERENTIATED = ("hand GRU-16 readout", "nnx LSTM last")
+
+# One model of each kind and library for `make test-fast`.
+QUICK = ("hand linear", "hand MLP relu", "nnx Linear", "equinox Linear", "keras Dense")
 
 
 @dataclass(frozen=True)
@@ -88,13 +92,13 @@ class Subject:
         No gradient, but an empty list, for most recurrent models.
         """
         if self.case.recurrent and self.case.name not in DIFFERENTIATED:
-            return jax.jit(lambda arrays: (self.run_moments(arrays), []))
+            return quick_jit(lambda arrays: (self.run_moments(arrays), []))
 
         def scalar(arrays: list[jax.Array]) -> tuple[jax.Array, sc.Normal]:
             y = self.run_moments(arrays)
             return jnp.sum(jnp.sin(y.mean)) + jnp.sum(jnp.sqrt(1e-3 + y.variance)), y
 
-        @jax.jit
+        @quick_jit
         def run(arrays: list[jax.Array]) -> tuple[sc.Normal, list[jax.Array]]:
             gradient, y = jax.grad(scalar, has_aux=True)(arrays)
             return y, gradient
@@ -120,7 +124,11 @@ def parameters(cases: Iterable[Case]) -> list:
     """Test parameters; the recurrent models take longest to compile."""
     return [
         pytest.param(
-            case, id=case.name.replace(" ", "-"), marks=[pytest.mark.slow] if case.recurrent else []
+            case,
+            id=case.name.replace(" ", "-"),
+            # All tests of a model in one process: it is built, and its samples drawn, once.
+            marks=[pytest.mark.xdist_group(case.name)]
+            + ([] if case.name in QUICK else [pytest.mark.slow]),
         )
         for case in cases
     ]
@@ -215,7 +223,7 @@ def test_moments_are_finite_and_differentiable(subject: Subject) -> None:
     model = subject.model
     params, put_back = split_static(model.params)
 
-    @jax.jit
+    @quick_jit
     @partial(jax.grad, has_aux=True)
     def plain(params: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
         y = model.f(put_back(params), model.x)
@@ -244,7 +252,7 @@ def test_moments_are_finite_and_differentiable(subject: Subject) -> None:
 
 def test_moments_agree_with_monte_carlo(subject: Subject, table: list[str]) -> None:
     arrays, _ = split_static(subject.beliefs())
-    y = jax.jit(subject.run_moments)(arrays)
+    y = quick_jit(subject.run_moments)(arrays)
     label, truth = f"{subject.case.name:28s} {'moments':9s}", subject.truth
     mean, variance = np.asarray(y.mean), np.asarray(y.variance)
     if subject.case.kind == "single":

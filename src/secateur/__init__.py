@@ -9,6 +9,7 @@ from secateur.distributions import (
     Laplace,
     MultivariateNormal,
     Normal,
+    ScaleMixture,
 )
 from secateur.fitting import FitError, Fitted, Recipe, fit, fit_many
 from secateur.free_energy import FreeEnergy, free_energy
@@ -28,7 +29,7 @@ from secateur.propagation import (
     register_rule,
     unregister_rule,
 )
-from secateur.pruning import Pruned, Round, prune, prune_many
+from secateur.pruning import Pruned, Round, Sweep, prune, prune_exactly, prune_many, sweep
 from secateur.reduction import (
     condition_on_zero,
     group_scores,
@@ -36,6 +37,8 @@ from secateur.reduction import (
     reduce,
     savage_dickey,
 )
+from secateur.units import Unit, Units, units
+from secateur.updating import update
 
 __version__ = "0.1.0"
 
@@ -61,6 +64,10 @@ __all__ = [
     "Recipe",
     "Report",
     "Round",
+    "ScaleMixture",
+    "Sweep",
+    "Unit",
+    "Units",
     "UnsupportedOperation",
     "believe",
     "complexity",
@@ -76,10 +83,14 @@ __all__ = [
     "priors",
     "propagate",
     "prune",
+    "prune_exactly",
     "prune_many",
     "prune_scores",
     "reduce",
     "register_rule",
     "savage_dickey",
+    "sweep",
+    "units",
     "unregister_rule",
+    "update",
 ]

@@ -1,4 +1,4 @@
-"""Distributions as pytrees: Normal, MultivariateNormal, Gamma, Beta, Dirichlet, Laplace.
+"""Distributions as pytrees: Normal, Gamma, Beta, Dirichlet, Laplace and more.
 
 Each is a frozen dataclass whose fields are its parameters and its pytree leaves. Nothing is
 converted or checked on construction, because JAX also builds them from tracers and placeholders.
@@ -38,6 +38,7 @@ __all__ = [
     "Laplace",
     "MultivariateNormal",
     "Normal",
+    "ScaleMixture",
 ]
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -349,3 +350,64 @@ class Laplace(Distribution):
         distance = jnp.abs(location - location_p)
         by_location = scale * jnp.expm1(-distance / scale) + distance
         return (kl_div(scale_p, scale) + by_location) / scale_p
+
+
+@register_dataclass
+@dataclass(frozen=True, eq=False)
+class ScaleMixture(Distribution):
+    """Elementwise mixture of a wide and a narrow Normal around 0: spike and slab, both smooth.
+
+    p(x) = π N(x | 0, wide) + (1 − π) N(x | 0, narrow)
+
+    Args:
+        share: π, of the wide one.
+        wide: its variance.
+        narrow: variance of the narrow one.
+
+    >>> float(ScaleMixture(0.5, 1.0, 0.01).variance)
+    0.505
+    """
+
+    share: Any
+    wide: Any
+    narrow: Any
+
+    @property
+    def mean(self) -> jax.Array:
+        """0."""
+        return jnp.zeros_like(broadcast(self.share, self.wide, self.narrow)[0])
+
+    @property
+    def variance(self) -> jax.Array:
+        """π wide + (1 − π) narrow."""
+        share, wide, narrow = broadcast(self.share, self.wide, self.narrow)
+        return share * wide + (1 - share) * narrow
+
+    @property
+    def detail(self) -> jax.Array:
+        """The scale of the finest feature of the density: the narrow deviation."""
+        return jnp.sqrt(broadcast(self.share, self.wide, self.narrow)[2])
+
+    def log_prob(self, value: Any) -> jax.Array:
+        """Return ln (π N(x | 0, wide) + (1 − π) N(x | 0, narrow))."""
+        share = jnp.asarray(self.share)
+        return jnp.logaddexp(
+            *broadcast(
+                jnp.log(share) + Normal(0.0, self.wide).log_prob(value),
+                jnp.log1p(-share) + Normal(0.0, self.narrow).log_prob(value),
+            )
+        )
+
+    def sample(self, key: jax.Array, shape: tuple[int, ...] = ()) -> jax.Array:
+        """Independent draws."""
+        share, wide, narrow = broadcast(self.share, self.wide, self.narrow)
+        which, how_far = jax.random.split(key)
+        shape = (*shape, *share.shape)
+        is_wide = jax.random.bernoulli(which, share, shape)
+        is_wide, wide, narrow = broadcast(is_wide, wide, narrow)
+        deviation = jnp.sqrt(jnp.where(is_wide, wide, narrow))
+        return deviation * jax.random.normal(how_far, shape, deviation.dtype)
+
+    def kl(self, other: Distribution) -> jax.Array:
+        """There is no closed form."""
+        raise self._no_kl(other, "nothing")

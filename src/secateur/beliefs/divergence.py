@@ -23,8 +23,8 @@ def complexity(beliefs: PyTree, priors: PyTree) -> Array:
         any other:     E_q[−ln p(θ)] − ½ ln(2πe σ²)
 
     The expectation is closed for a Laplace prior. For others it is a quadrature that resolves a
-    prior down to about its own standard deviation around its mean; a narrow spike within a wide
-    prior is finer than that.
+    prior around its mean down to its attribute `detail`, a scale, or else down to about its own
+    standard deviation: a spike within a wide prior needs the former (see `ScaleMixture`).
 
     Args:
         beliefs: see `believe`.
@@ -63,9 +63,12 @@ def _divergence(q: Normal, prior: Any) -> Array:
     if isinstance(prior, Normal | Laplace):
         return q.kl(prior)
     location = jnp.broadcast_to(getattr(prior, "mean", 0.0), q.mean.shape)
-    scale = jnp.sqrt(jnp.broadcast_to(getattr(prior, "variance", 1.0), q.mean.shape))
+    if hasattr(prior, "detail"):
+        scale = jnp.broadcast_to(prior.detail, q.mean.shape)
+    else:
+        scale = jnp.sqrt(jnp.broadcast_to(getattr(prior, "variance", 1.0), q.mean.shape))
     location, scale = jax.lax.stop_gradient((location, scale))
-    # In the prior's own units, where the quadrature looks for detail.
+    # In units in which the prior's finest detail is 1: there the quadrature crowds its nodes.
     cross_entropy = expectation(
         lambda z: -prior.log_prob(location + scale * z),
         (q.mean - location) / scale,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import warnings
@@ -12,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import Array
 from jax.sharding import Mesh
@@ -22,10 +20,9 @@ from secateur.distributions import Normal
 from secateur.fitting import checks
 from secateur.fitting.devices import is_here, mesh_of
 from secateur.fitting.outcome import best, failure, outcomes
-from secateur.fitting.program import State
 from secateur.fitting.recipes import RECIPES, Recipe, initial_beliefs
 from secateur.fitting.result import Fitted
-from secateur.fitting.saving import Saver
+from secateur.fitting.saving import Saver, fingerprint
 from secateur.fitting.sources import Arrays, Stream, source_of
 from secateur.fitting.trainer import NotFinite, Trainer
 from secateur.fitting.weights import Weights, flat_priors, lay_out, of_one_kind
@@ -239,7 +236,7 @@ def _fit(
     timetable, records = trainer.timetable(), None
     saver = None
     if checkpoint is not None:
-        saver = Saver(checkpoint, _fingerprint(model, source, trainer, state))
+        saver = Saver(checkpoint, fingerprint(model, trainer, state))
         found = saver.read(state)
         if found is not None:
             state, timetable, records = trainer.placed(found[0]), *found[1:]
@@ -293,21 +290,3 @@ def _recipe(
         if not value > 0:
             raise ValueError(f"{name}={value}. It must be positive.")
     return replace(recipe, **given)
-
-
-def _fingerprint(model: BayesianModel, source: Any, trainer: Trainer, state: State) -> str:
-    """Hash what decides the course of a training, as far as it can be seen."""
-    digest = hashlib.sha256()
-    raw = state._replace(key=jax.random.key_data(state.key))
-    # The structure tells optimisers apart whose memories differ.
-    digest.update(repr(jax.tree.structure(state)).encode())
-    arrays = [raw, list(getattr(source, "sets", [source.sample()])), model.likelihood]
-    for leaf in jax.tree.leaves(arrays):
-        digest.update(repr((np.shape(leaf), str(jnp.result_type(leaf)))).encode())
-        if is_here(leaf):
-            digest.update(np.asarray(leaf).tobytes())
-    settings = trainer.settings
-    digest.update(
-        repr((trainer.recipe, settings.inference, settings.empirical_bayes, source.size)).encode()
-    )
-    return digest.hexdigest()

@@ -249,6 +249,19 @@ def to_optimise(settings: Settings, weights: Weights, noise: Any) -> tuple[Weigh
     return weights, None if settings.conjugate_noise else jax.tree.map(jnp.log, noise)
 
 
+@partial(jax.jit, static_argnames=("settings",))
+def restarted(settings: Settings, state: State) -> State:
+    """Return a state whose optimiser remembers nothing, least of all weights that are gone."""
+
+    def one(state: State) -> State:
+        moved = to_optimise(settings, state.weights, state.noise)
+        return state._replace(
+            memory=settings.optimiser.init(moved), epoch=jnp.zeros_like(state.epoch)
+        )
+
+    return (jax.vmap(one) if settings.many else one)(state)
+
+
 def _choose(yes: Array, new: Array, old: Array) -> Array:
     return jax.lax.select_n(yes, old, new) if new is not old else new
 

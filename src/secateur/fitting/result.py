@@ -17,8 +17,9 @@ from secateur.distributions import Normal
 from secateur.fitting.program import State
 from secateur.fitting.recipes import Recipe
 from secateur.fitting.scaling import Scaling
-from secateur.fitting.weights import Layout, lay_out
+from secateur.fitting.weights import Layout, Vectors, lay_out
 from secateur.free_energy import FreeEnergy
+from secateur.likelihoods.base import sampled_predictive_log_density
 from secateur.model import BayesianModel
 from secateur.propagation import propagate
 
@@ -43,6 +44,19 @@ class History:
         return self.complexity - self.accuracy
 
 
+class Past(NamedTuple):
+    """What was there before the data that a model was last updated with; see `secateur.update`.
+
+    Attributes:
+        prior: of the weights before any data.
+        alive: which weights were alive when the update began; yesterday's posterior of those is
+            the update's prior.
+    """
+
+    prior: Any
+    alive: Vectors
+
+
 class Continuation(NamedTuple):
     """All that training needs, beside the model and data, to go on where it ended."""
 
@@ -54,6 +68,7 @@ class Continuation(NamedTuple):
     empirical_bayes: bool
     mesh: Mesh | None
     shard_weights: bool
+    past: Past | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,10 +136,45 @@ class Fitted:
             return prediction
         return self.scaling.targets.to_data(prediction)
 
+    def log_density(self, inputs: Any, targets: Any, *, key: Array | None = None) -> Array:
+        """Return the predictive log-density of new targets, in nats and the data's own units.
+
+            ln p(y | x) = ln E[p(y | f(θ, x), γ)]    under q(θ) and q(γ), one value per row
+
+        Args:
+            inputs: as given to `fit`.
+            targets: likewise.
+            key: a JAX random key for a model whose inference samples; the recipe's number of
+                samples is averaged.
+        """
+        layout, flat, certain = lay_out(self.beliefs)
+        block = self.scaling.standard((inputs, targets), layout.dtype)
+        samples = None if self.model.inference == "moments" else self.continuation.recipe.samples
+        density = _log_density(
+            self.model.f, self.model.inference, layout, samples, key, flat, certain,
+            self.model.likelihood, self.noise, block,
+        )  # fmt: skip
+        if self.scaling.targets is None:
+            return density
+        return density - self.scaling.targets.log_jacobian_per_row(targets)
+
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _predict(f, inference, layout, key, flat, certain, x) -> Normal | Array:
     return propagate(f, inference)(key, layout.beliefs(flat, certain), x)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _log_density(
+    f, inference, layout, samples, key, flat, certain, likelihood, noise, block
+) -> Array:
+    beliefs, (x, y) = layout.beliefs(flat, certain), block
+    forward = propagate(f, inference)
+    if samples is None:
+        return likelihood.predictive_log_density(noise, forward(None, beliefs, x), y)
+    keys = jax.random.split(key, samples)
+    predictions = jax.vmap(lambda k: forward(k, beliefs, x))(keys)
+    return sampled_predictive_log_density(likelihood, noise, predictions, y)
 
 
 class FitError(FloatingPointError):

@@ -56,6 +56,10 @@ class Likelihood(Protocol):
         """Return KL[q(γ) ‖ p(γ)], a scalar."""
         ...
 
+    def with_prior(self, noise: Noise) -> Likelihood:
+        """Return the same likelihood with a q(γ) as the prior of γ: for data yet to come."""
+        ...
+
 
 class WithoutNoise:
     """The part of the protocol that is empty when the noise has nothing to learn."""
@@ -83,6 +87,10 @@ class WithoutNoise:
     def noise_complexity(self, noise: Noise) -> Array:
         """Return 0: there is no q(γ)."""
         return jnp.zeros(())
+
+    def with_prior(self, noise: Noise) -> Likelihood:
+        """Return the likelihood itself: there is no q(γ)."""
+        return self  # type: ignore[return-value]
 
 
 def sampled_predictive_log_density(

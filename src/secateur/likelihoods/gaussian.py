@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -57,6 +57,10 @@ class GaussianLikelihood:
     def free_units(self) -> bool:
         """Return whether the precision is unknown; a known one is in the targets' own units."""
         return self.precision is None
+
+    def with_prior(self, noise: Noise) -> GaussianLikelihood:
+        """Return the same likelihood with a q(γ) as the prior of γ: for data yet to come."""
+        return self if noise is None else replace(self, prior=noise)
 
     def initial_noise(self, targets: Any) -> Noise:
         """Return q(γ) = p(γ), with one entry per output; None if the precision is known.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +18,7 @@ from secateur.fitting.program import Evaluation, Record, State
 from secateur.fitting.trainer import NotFinite, Trainer
 from secateur.progress import Progress
 from secateur.pruning.rounds import Round
-from secateur.pruning.scoring import Change, each_run
+from secateur.pruning.scoring import Change
 
 # How many standard errors count as noise.
 _NOISE = 2.0
@@ -69,8 +68,7 @@ class Process:
         self.runs = len(trainer.run_jacobians)
         self._key, self._epochs, self._progress = key, epochs, progress
         self._notebook, self._extra = notebook, extra
-        self.current = self.best = trainer.gathered(state)
-        self.judged = self.best_judged = self._judge(self.current)
+        self.current = self.best = self.snapshot = trainer.gathered(state)
         self.rounds: list[list[Round]] = [[] for _ in range(self.runs)]
         self.number = 0
         self.going = np.ones(self.runs, bool)  # runs that phases to come are for
@@ -78,9 +76,13 @@ class Process:
         # which a round was kept.
         self.phase = 0
         self.kept_in_phase: list[list[bool]] = []
+        # Attempts that are over, and where the rounds of the one under way begin, by run.
+        self.attempts, self._attempt, self.starts = 0, 0, [0] * self.runs
         self._begin_phase()
-        if notebook is not None:
-            notebook.read(self)
+        self.first_judged = self._judge(self.current)
+        self.judged = self.best_judged = self.first_judged
+        if notebook is not None and notebook.read(self):
+            self.judged, self.best_judged = self._judge(self.current), self._judge(self.best)
 
     def _begin_phase(self) -> None:
         self.share, self.active = np.ones(self.runs), self.going.copy()
@@ -113,9 +115,9 @@ class Process:
             self.any_kept |= kept
             self.share = np.where(kept, np.minimum(1.0, 2 * self.share), self.share / 2)
             self.active &= kept | (changed > 1)
-            self._save()
             if keep:
                 break
+            self._save()
         any_kept = self.any_kept
         self.kept_in_phase.append(any_kept.tolist())
         self.phase += 1
@@ -175,7 +177,7 @@ class Process:
             return start, None
         trainer = self.trainer
         keys = jax.random.fold_in(self._key, self.number)
-        fresh = _restarted(trainer.settings, start)
+        fresh = program.restarted(trainer.settings, start)
         if self.many:
             keys = jax.random.split(keys, self.runs)
         state = trainer.placed(fresh._replace(key=keys))
@@ -224,36 +226,31 @@ class Process:
 
         Runs for which they have not are left alone from then on.
         """
-        before, judged = self.current, self.judged
-        numbers = [len(rounds) for rounds in self.rounds]
+        self._attempt += 1
+        if self._attempt <= self.attempts:  # over before the process was interrupted
+            phases()
+            return
+        if self.phase == len(self.kept_in_phase):  # it begins here
+            self.snapshot = self.current
+            self.starts = [len(rounds) for rounds in self.rounds]
+        before, judged = self.snapshot, self._judge(self.snapshot)
         phases()
         noise = _NOISE * np.sqrt(judged.errors**2 + self.judged.errors**2)
         gain = judged.free_energies - self.judged.free_energies
         lower = self.going & (gain > np.maximum(noise, WORTH_MENTIONING))
         for run in np.flatnonzero(self.going & ~lower):
-            rounds = self.rounds[run]
-            rounds[numbers[run] :] = [replace(r, kept=False) for r in rounds[numbers[run] :]]
+            told, start = self.rounds[run], self.starts[run]
+            told[start:] = [replace(r, kept=False) for r in told[start:]]
         self.current = self._choose(lower, self.current, before)
         self.judged = _chosen(lower, self.judged, judged)
         self.going &= lower
+        self.attempts += 1
         self._begin_phase()
+        self._save()
 
     def _save(self) -> None:
         if self._notebook is not None:
             self._notebook.write(self)
-
-
-@partial(jax.jit, static_argnames=("settings",))
-def _restarted(settings: program.Settings, state: State) -> State:
-    """A state whose optimiser remembers nothing, least of all weights that are gone."""
-
-    def one(state: State) -> State:
-        moved = program.to_optimise(settings, state.weights, state.noise)
-        return state._replace(
-            memory=settings.optimiser.init(moved), epoch=jnp.zeros_like(state.epoch)
-        )
-
-    return each_run(one, settings.many)(state)
 
 
 @jax.jit

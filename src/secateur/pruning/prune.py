@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from secateur.fitting.outcome import describe
 from secateur.fitting.program import State
-from secateur.fitting.result import Fitted, History
+from secateur.fitting.result import Fitted, History, Past
+from secateur.fitting.saving import fingerprint
 from secateur.fitting.sources import Arrays, Stream
 from secateur.fitting.trainer import Trainer
-from secateur.fitting.weights import Vectors
+from secateur.model import BayesianModel
 from secateur.progress import Progress, Report
+from secateur.pruning.grouping import Grouping, worthless_units
 from secateur.pruning.growing import returning_weights
+from secateur.pruning.notebook import Notebook
 from secateur.pruning.process import Process, Proposer
+from secateur.pruning.proposing import best_share, share_of_weights, worthless_weights
 from secateur.pruning.resuming import as_source, resume
 from secateur.pruning.rounds import Round, table
-from secateur.pruning.scoring import Change, by_run, cut, limits, weight_scores
-from secateur.pruning.sweep import curve
 from secateur.reduction import CRITERIA
+from secateur.units import units
 
 __all__ = ["Pruned", "prune", "prune_many"]
+
+
+WHAT = ("weights", "units", "both")
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +75,11 @@ def prune(
     key: Array,
     criterion: str = "bmr",
     rate: float | None = None,
+    what: str = "weights",
     grow: bool = False,
     epochs: int | None = None,
     size: int | None = None,
+    checkpoint: str | os.PathLike | None = None,
     progress: bool = True,
     callback: Callable[[Report], None] | None = None,
 ) -> Pruned:
@@ -88,11 +98,15 @@ def prune(
         criterion: "bmr", which stops by itself; or "snr", "spr" or "magnitude", which only rank.
         rate: share of all weights to remove by a criterion that only ranks, in one round. None
             looks for the rate of least free energy (see `sweep`).
+        what: "weights"; "units", so that only whole units go (see `secateur.units`), each where the
+            sum over its weights is ≤ 0; or "both": units first, then weights.
         grow: also let weights come back: after pruning, those whose return the data ask for, and
             units that are gone altogether drawn anew; train, prune, and keep it if the free energy
             is lower than before; repeat while it is.
         epochs: at most so many for each training; by default the recipe's.
         size: number of rows, for an iterator.
+        checkpoint: a file to save the state of pruning in, after every round and, with a second
+            file beside it, during every training. If it is there already, pruning goes on from it.
         progress: whether to show progress on standard error, from two seconds on.
         callback: called with a `Report` several times a second.
 
@@ -100,6 +114,7 @@ def prune(
         A `Pruned`: a `Fitted` with the story of its rounds.
 
     Example:
+        >>> import jax, jax.numpy as jnp
         >>> from secateur import BayesianModel, fit
         >>> x = np.random.default_rng(0).normal(size=(200, 5))
         >>> y = x[:, :1] - 2 * x[:, 3:4] + 0.1 * np.random.default_rng(1).normal(size=(200, 1))
@@ -117,8 +132,10 @@ def prune(
         key=key,
         criterion=criterion,
         rate=rate,
+        what=what,
         grow=grow,
         epochs=epochs,
+        checkpoint=checkpoint,
         progress=Progress("prune", show=progress, callback=callback),
     )
     return result
@@ -131,8 +148,10 @@ def prune_many(
     key: Array,
     criterion: str = "bmr",
     rate: float | None = None,
+    what: str = "weights",
     grow: bool = False,
     epochs: int | None = None,
+    checkpoint: str | os.PathLike | None = None,
     progress: bool = True,
     callback: Callable[[Report], None] | None = None,
 ) -> list[Pruned]:
@@ -144,8 +163,10 @@ def prune_many(
         key: a JAX random key.
         criterion: see `prune`, here and below.
         rate: share of all weights to remove.
+        what: "weights", "units" or "both".
         grow: also let weights come back.
         epochs: at most so many for each training.
+        checkpoint: a file to save the state of pruning in.
         progress: whether to show progress; the figures are those of the best run.
         callback: called with a `Report` several times a second.
 
@@ -158,8 +179,10 @@ def prune_many(
         key=key,
         criterion=criterion,
         rate=rate,
+        what=what,
         grow=grow,
         epochs=epochs,
+        checkpoint=checkpoint,
         progress=Progress("prune", show=progress, callback=callback),
     )
 
@@ -171,8 +194,10 @@ def _prune(
     key: Array,
     criterion: str,
     rate: float | None,
+    what: str,
     grow: bool,
     epochs: int | None,
+    checkpoint: str | os.PathLike | None,
     progress: Progress,
 ) -> list[Pruned]:
     if criterion not in CRITERIA:
@@ -182,15 +207,32 @@ def _prune(
             f"rate={rate} with criterion={criterion!r}. A rate is a share between 0 and 1 for the "
             "criteria that only rank; bmr stops by itself."
         )
-    if grow and criterion != "bmr":
-        raise ValueError(f"grow=True goes with criterion='bmr', not {criterion!r}.")
+    if what not in WHAT:
+        raise ValueError(f"what={what!r}. Supported: {', '.join(WHAT)}.")
+    if criterion != "bmr" and (grow or what != "weights"):
+        raise ValueError(f"criterion={criterion!r} prunes single weights, and nothing grows.")
     trainer, state = resume(fits, source)
+    model, past = fits[0].model, fits[0].continuation.past
+    if past is not None and len(fits) > 1:
+        raise ValueError("models that were updated are pruned one by one; see prune.")
+    notebook = None
+    if checkpoint is not None:
+        options = (criterion, rate, what, grow, epochs, jax.random.key_data(key).tolist())
+        notebook = Notebook(checkpoint, fingerprint(model, trainer, state, *options))
     with progress:
-        process = Process(trainer, state, key=key, epochs=epochs, progress=progress)
-        before = process.judged.free_energies
+        process = Process(
+            trainer,
+            state,
+            key=key,
+            epochs=epochs,
+            progress=progress,
+            notebook=notebook,
+            extra=None if past is None else evidence_before(past, state),
+        )
         why = "nothing was left to prune"
         if criterion == "bmr":
-            process.repeat("cut weights", worthless_weights(trainer.settings.many))
+            cuts = _cuts(model, trainer, what, None if past is None else past.prior)
+            _cut_to_the_end(process, cuts)
         elif rate is not None:
             why = f"{criterion} was told to prune {100 * rate:g} %"
             process.repeat("cut weights", share_of_weights(process, criterion, rate), keep=True)
@@ -199,80 +241,65 @@ def _prune(
                 raise ValueError(f"prune_many needs a rate for criterion={criterion!r}.")
             process.repeat("cut weights", best_share(trainer, criterion))
         if grow:
-            back = returning_weights(process, fits[0].model, key)
+            back = returning_weights(process, model, key)
 
             def cycle() -> None:
                 process.repeat("grow weights", back, keep=True)
-                process.repeat("cut weights", worthless_weights(trainer.settings.many))
+                _cut_to_the_end(process, cuts)
 
             while process.going.any():
                 process.attempt(cycle)
             why = "neither cutting nor growing lowered the free energy any more"
-        results = finish(process, fits, before, why, forced=rate is not None)
+        results = finish(process, fits, why, forced=rate is not None)
         free_energy = min(r.free_energy for r in results)
         progress.finish(f"prune: free energy {free_energy:.1f} nats; {why}")
     return results
 
 
-def worthless_weights(many: bool) -> Proposer:
-    """Propose all weights with delta_f ≤ 0, or the lowest of them."""
-
-    def propose(state: State, share: np.ndarray) -> Change:
-        delta_f = weight_scores(state, "bmr", many=many)
-        if (share < 1).any():
-            rows = by_run(delta_f, many)
-            counts = np.ceil(share * np.sum(rows <= 0, axis=1)).astype(int)
-            limit = np.minimum(limits(rows, counts), 0.0)
-        else:
-            limit = np.zeros(len(share))
-        return _cut_to(state, delta_f, delta_f, limit, many)
-
-    return propose
-
-
-def share_of_weights(process: Process, criterion: str, rate: float) -> Proposer:
-    """Propose the lowest weights, so many that a share of all is gone: once only."""
-    many = process.many
-    wanted = np.round(rate * process.live_weights(process.current)).astype(int)
-    left = process.live_weights(process.current) - wanted
-
-    def propose(state: State, share: np.ndarray) -> Change:
-        counts = np.maximum(process.live_weights(state) - left, 0)
-        return _cut_lowest(state, criterion, counts, many)
-
-    return propose
+def _cuts(model: BayesianModel, trainer: Trainer, what: str, prior: Any) -> dict[str, Proposer]:
+    """The moves that remove something, in order."""
+    many = trainer.settings.many
+    cuts: dict[str, Proposer] = {}
+    if what != "weights":
+        x, _ = trainer.scalings[0].standard(trainer.source.sample(), trainer.settings.layout.dtype)
+        found = units(model.f, model.params, x)
+        if not len(found):
+            raise ValueError("no units were found in the model's function; see secateur.units.")
+        cuts["cut units"] = worthless_units(Grouping(found, trainer.settings.layout), many, prior)
+    if what != "units":
+        cuts["cut weights"] = worthless_weights(many, prior)
+    return cuts
 
 
-def best_share(trainer: Trainer, criterion: str) -> Proposer:
-    """Propose as many of the lowest weights as a sweep finds best."""
+def evidence_before(past: Past, start: State) -> Callable[[State], Array]:
+    """What the data before an update say of the weights that were cut since.
 
-    def propose(state: State, share: np.ndarray) -> Change:
-        live = sum(int(jnp.sum(a)) for a in state.alive)
-        found = curve(trainer, state, criterion, np.arange(100) / 100)
-        count = np.ceil(share * round(found.rates[found.best] * live)).astype(int)
-        return _cut_lowest(state, criterion, count, False)
+    Their free energy is not computed again, but reduced: Σ ln p(0) − ln q(0), with the prior p from
+    before any data and the posterior q from before the update, which is the update's prior.
+    """
+    before = tuple(
+        prior.log_prob(0.0) - belief.log_prob(0.0)
+        for prior, belief in zip(past.prior, start.prior, strict=True)
+    )
 
-    return propose
+    def of(state: State) -> Array:
+        cut = [a & ~b for a, b in zip(past.alive, state.alive, strict=True)]
+        return sum(
+            (jnp.sum(jnp.where(c, d, 0)) for c, d in zip(cut, before, strict=True)),
+            start=jnp.zeros(()),
+        )
 
-
-def _cut_lowest(state: State, criterion: str, counts: np.ndarray, many: bool) -> Change:
-    delta_f = weight_scores(state, "bmr", many=many)
-    scores = weight_scores(state, criterion, many=many)
-    return _cut_to(state, scores, delta_f, limits(by_run(scores, many), counts), many)
-
-
-def _cut_to(
-    state: State, scores: Vectors, delta_f: Vectors, limit: np.ndarray, many: bool
-) -> Change:
-    given = jnp.asarray(limit if many else limit[0], scores[0].dtype)
-    return cut(state, scores, delta_f, given, many=many)
+    return of
 
 
-def finish(
-    process: Process, fits: list[Fitted], before: np.ndarray, why: str, *, forced: bool
-) -> list[Pruned]:
+def _cut_to_the_end(process: Process, cuts: dict[str, Proposer]) -> None:
+    for move, propose in cuts.items():
+        process.repeat(move, propose)
+
+
+def finish(process: Process, fits: list[Fitted], why: str, *, forced: bool) -> list[Pruned]:
     """Return the best of what the process saw, or where it ended, in the user's terms."""
-    trainer, results = process.trainer, []
+    trainer, before, results = process.trainer, process.first_judged.free_energies, []
     state, judged = process.best, process.best_judged
     if forced:
         state, judged = process.current, process.judged
@@ -296,9 +323,10 @@ def finish(
             epochs,
             why,
         )
+        going_on = {"continuation": new.continuation._replace(past=fitted.continuation.past)}
         results.append(
             Pruned(
-                **{f.name: getattr(new, f.name) for f in fields(Fitted)},
+                **{f.name: getattr(new, f.name) for f in fields(Fitted)} | going_on,
                 rounds=(*getattr(fitted, "rounds", ()), *rounds),
                 weights_before=getattr(fitted, "weights_before", fitted.live_weights),
                 free_energy_before=getattr(fitted, "free_energy_before", float(before[run])),

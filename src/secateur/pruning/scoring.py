@@ -30,11 +30,19 @@ def each_run(function: Callable, many: bool) -> Callable:
 
 
 @partial(jax.jit, static_argnames=("criterion", "many"))
-def weight_scores(state: State, criterion: str, *, many: bool) -> Vectors:
-    """Score every weight for removal, lowest first; +inf where it is not alive."""
+def weight_scores(state: State, criterion: str, *, many: bool, prior: Any = None) -> Vectors:
+    """Score every weight for removal, lowest first; +inf where it is not alive.
+
+    Args:
+        state: whose beliefs to score.
+        criterion: see `prune_scores`.
+        many: whether the state holds several runs.
+        prior: by vector; by default the state's own.
+    """
 
     def one(state: State) -> Vectors:
-        pairs = zip(state.weights.beliefs(state.alive), state.prior, strict=True)
+        priors = state.prior if prior is None else prior
+        pairs = zip(state.weights.beliefs(state.alive), priors, strict=True)
         return tuple(prune_scores(q, p, criterion) for q, p in pairs)
 
     return each_run(one, many)(state)

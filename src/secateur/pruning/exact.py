@@ -1,0 +1,64 @@
+"""Pruning where the whole posterior is known: nothing needs to be trained again."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from secateur.distributions import MultivariateNormal
+from secateur.reduction import condition_on_zero, prune_scores
+
+__all__ = ["ExactlyPruned", "prune_exactly"]
+
+
+class ExactlyPruned(NamedTuple):
+    """What greedy removal left.
+
+    Attributes:
+        posterior: of the weights that are left; the others are exactly 0, and certain.
+        kept: which those are.
+        removed: the others, in the order in which they went.
+        delta_f: free energy of the reduced model minus that of the full one, nats: exact.
+    """
+
+    posterior: MultivariateNormal
+    kept: np.ndarray
+    removed: tuple[int, ...]
+    delta_f: float
+
+
+def prune_exactly(posterior: MultivariateNormal, prior: MultivariateNormal) -> ExactlyPruned:
+    """Remove weights one by one, always the one that lowers the free energy most.
+
+    With a joint Normal posterior, the reduced posterior is its conditional and delta_f is the exact
+    difference of the log-evidences (for a conjugate model), so nothing is estimated and there is
+    nothing to retrain.
+
+    Args:
+        posterior: of all weights.
+        prior: likewise.
+
+    Returns:
+        An `ExactlyPruned`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> q = MultivariateNormal(jnp.array([2.0, 0.1]), 0.1 * jnp.eye(2))
+        >>> found = prune_exactly(q, MultivariateNormal(jnp.zeros(2), jnp.eye(2)))
+        >>> found.kept.tolist(), found.removed, round(found.delta_f, 3)
+        ([True, False], (1,), -1.101)
+    """
+    kept = np.ones(posterior.mean.shape[-1], bool)
+    removed: list[int] = []
+    total = 0.0
+    while kept.any():
+        scores = np.where(kept, np.asarray(prune_scores(posterior, prior)), np.inf)
+        lowest = int(np.argmin(scores))
+        if not scores[lowest] <= 0:
+            break
+        total += float(scores[lowest])
+        removed.append(lowest)
+        kept[lowest] = False
+        posterior, prior = (condition_on_zero(d, [lowest]) for d in (posterior, prior))
+    return ExactlyPruned(posterior, kept, tuple(removed), total)

@@ -1,0 +1,102 @@
+"""Every element of every axis has a label; elements that must live or die together share one.
+
+Labels are numbers with a union-find over them. Two are special: an element of an axis that counts
+data (rows, positions, time) can belong to no unit, and an element that was made by copying or is
+constant belongs to whatever it meets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+ANY = -1  # constant or copied: goes with whatever it meets
+DATA = -2  # rows, positions, time steps: no unit
+
+Labels = np.ndarray  # of integers, one for each element of an axis
+
+
+@dataclass(frozen=True, eq=False)
+class Marked:
+    """What is known of a value: the labels along each axis, and where it vanishes with them.
+
+    Attributes:
+        labels: one array for each axis.
+        vanishes: by axis, whether the elements of a unit are exactly 0 once its weights are.
+        zero: whether it is a constant 0.
+    """
+
+    labels: tuple[Labels, ...]
+    vanishes: tuple[bool, ...]
+    zero: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the value's shape."""
+        return tuple(len(axis) for axis in self.labels)
+
+
+class Book:
+    """The union-find, and which classes can be no unit."""
+
+    def __init__(self) -> None:
+        self._parent: list[int] = []
+        self._frozen: set[int] = set()
+        self.inputs: set[int] = set()
+
+    def fresh(self, size: int) -> Labels:
+        """Return new labels; an axis of length one has no units to tell apart."""
+        if size == 1:
+            return np.full(1, ANY)
+        first = len(self._parent)
+        self._parent.extend(range(first, first + size))
+        return np.arange(first, first + size)
+
+    def root(self, label: int) -> int:
+        """Return the label that stands for all that share its fate."""
+        while self._parent[label] != label:
+            self._parent[label] = self._parent[self._parent[label]]
+            label = self._parent[label]
+        return label
+
+    def unify(self, one: Labels, other: Labels) -> Labels:
+        """Let elements that meet one by one live or die together."""
+        if len(one) != len(other):  # an axis of length one is spread over the other
+            one, other = (one, other) if len(one) > len(other) else (other, one)
+            other = np.full(len(one), DATA if other[0] == DATA else ANY)
+        result = one.copy()
+        for i, (a, b) in enumerate(zip(one.tolist(), other.tolist(), strict=True)):
+            if a >= 0 and b >= 0:
+                a, b = self.root(a), self.root(b)
+                if a != b:
+                    self._parent[b] = a
+            elif b == DATA and a >= 0:
+                self._frozen.add(a)
+                result[i] = DATA
+            elif a == DATA and b >= 0:
+                self._frozen.add(b)
+            elif a == ANY:
+                result[i] = b
+        return result
+
+    def freeze(self, labels: Labels) -> Labels:
+        """These elements can be no units; return labels that say so."""
+        self._frozen.update(int(a) for a in labels if a >= 0)
+        return np.full(len(labels), DATA)
+
+    def frozen_roots(self) -> set[int]:
+        """Return the classes that can be no units."""
+        return {self.root(a) for a in self._frozen}
+
+    def is_free(self, labels: Labels) -> bool:
+        """Whether an axis has nothing that could be a unit."""
+        frozen = self.frozen_roots()
+        return all(a < 0 or self.root(a) in frozen for a in labels.tolist())
+
+
+def unmarked(shape: tuple[int, ...], value: Any = None) -> Marked:
+    """A constant; it vanishes with anything if it is 0 already."""
+    zero = value is not None and np.size(value) > 0 and not np.any(np.asarray(value))
+    return Marked(tuple(np.full(n, ANY) for n in shape), (zero,) * len(shape), zero)

@@ -1,0 +1,91 @@
+"""New data: yesterday's posterior is today's prior."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import starmap
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from secateur.distributions import Normal
+from secateur.fitting.outcome import failure, outcomes
+from secateur.fitting.program import restarted
+from secateur.fitting.result import Fitted, Past
+from secateur.fitting.trainer import NotFinite
+from secateur.progress import Progress, Report
+from secateur.pruning.resuming import as_source, resume
+
+__all__ = ["update"]
+
+
+def update(
+    fitted: Fitted,
+    data: Any,
+    *,
+    key: Array,
+    epochs: int | None = None,
+    size: int | None = None,
+    progress: bool = True,
+    callback: Callable[[Report], None] | None = None,
+) -> Fitted:
+    """Learn from new data without the old: what is believed now is the prior of what comes.
+
+        p(θ | old, new) ∝ p(new | θ) p(θ | old)        q_old(θ) in the place of p(θ | old)
+
+    The result can be pruned and grown by `prune`, with the new data alone: a weight is judged by
+    all data there ever were, because delta_f = ln p(0) − ln q(0) with the prior p from before any.
+
+    Args:
+        fitted: from `fit`, `prune` or `update`.
+        data: new rows only, of the same shape as before.
+        key: a JAX random key.
+        epochs: at most so many; by default the recipe's for retraining.
+        size: number of rows, for an iterator.
+        progress: whether to show progress on standard error, from two seconds on.
+        callback: called with a `Report` several times a second.
+
+    Returns:
+        A `Fitted`. Its free energy is that of the new data given the old; the sum over all updates
+        bounds the evidence of all data.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from secateur import BayesianModel, fit
+        >>> x = np.random.default_rng(0).normal(size=(400, 1))
+        >>> model = BayesianModel(lambda w, x: x @ w, jnp.zeros((1, 1)))
+        >>> old = fit(model, (x[:200], 3 * x[:200]), key=jax.random.key(0), progress=False)
+        >>> new = update(old, (x[200:], 3 * x[200:]), key=jax.random.key(1), progress=False)
+        >>> bool(new.beliefs.variance[0, 0] < old.beliefs.variance[0, 0])
+        True
+    """
+    before, model = fitted.continuation, fitted.model
+    model = replace(model, likelihood=model.likelihood.with_prior(fitted.noise))
+    going_on = before._replace(empirical_bayes=False)
+    trainer, state = resume(
+        [replace(fitted, model=model, continuation=going_on)], as_source(data, fitted, size)
+    )
+    first = state.prior if before.past is None else before.past.prior
+    beliefs = state.weights.beliefs(state.alive)
+    columns = zip(beliefs, first, state.alive, strict=True)
+    state = state._replace(prior=tuple(starmap(_yesterday, columns)), key=key)
+    past = Past(first, state.alive)
+    state = trainer.placed(restarted(trainer.settings, state))
+    timetable = trainer.retraining(epochs)
+    with Progress("update", show=progress, callback=callback) as shown:
+        try:
+            state, records = trainer.train(state, timetable, progress=shown)
+        except NotFinite as trouble:
+            raise failure(model, trainer, trouble, None) from None
+        (result,) = outcomes(model, trainer, state, records, timetable.ended)
+        shown.finish(f"update: free energy {result.free_energy:.1f} nats; {timetable.ended}")
+    return replace(result, continuation=result.continuation._replace(past=past))
+
+
+def _yesterday(belief: Normal, first: Any, alive: Array) -> Normal:
+    """The posterior so far as a prior; weights that were cut keep the one from before any data."""
+    return Normal(
+        jnp.where(alive, belief.mean, first.mean), jnp.where(alive, belief.variance, first.variance)
+    )
