@@ -87,7 +87,7 @@ def units(f: Callable[[Any, Any], Any], params: Any, x: Any) -> Units:
     Example:
         >>> import jax.numpy as jnp
         >>> def f(p, x):
-        ...     return jnp.tanh(x @ p["w"] + p["b"]) @ p["v"]
+        ...     return jnp.tanh(x @ p["w"] + p["b"][None]) @ p["v"]
         >>> params = {"w": jnp.ones((3, 5)), "b": jnp.ones(5), "v": jnp.ones((5, 2))}
         >>> units(f, params, jnp.ones((8, 3)))
         8 units

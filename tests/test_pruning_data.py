@@ -1,0 +1,66 @@
+"""`prune` and `update` on the paper's data."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+import secateur as sc
+from uci import BATCH_SIZES, SEEDS, load, model, needs_data
+
+pytestmark = needs_data
+KEY = jax.random.key(99)
+
+
+@pytest.mark.parametrize("inference", ["moments", "local", "global"])
+@pytest.mark.parametrize("name", ["boston", "yacht"])
+def test_every_step_lowers_the_free_energy(name, inference):
+    """One cut lowers it, iterating lowers it further, for every seed (all four sets: benchmarks)."""
+    x, y = load(name)
+    fits = sc.fit_many(
+        model(x.shape[1], inference=inference),
+        [(x, y)],
+        keys=SEEDS,
+        recipe="paper",
+        batch_size=BATCH_SIZES[name],
+        progress=False,
+    )
+    for p in sc.prune_many(fits, [(x, y)], key=KEY, progress=False):
+        after_one_cut = p.free_energy_before + p.rounds[0].at_once
+        print(name, inference, p)
+        assert after_one_cut < p.free_energy_before
+        assert p.free_energy < after_one_cut
+        kept = [p.free_energy_before, *(r.free_energy for r in p.rounds if r.kept)]
+        assert p.free_energy == pytest.approx(min(kept))
+
+
+def test_a_model_pruned_by_force_grows_back():
+    x, y = load("boston")
+    fitted = sc.fit(model(x.shape[1]), (x, y), key=SEEDS[0], progress=False)
+    direct = sc.prune(fitted, (x, y), key=KEY, progress=False)
+    forced = sc.prune(fitted, (x, y), key=KEY, criterion="snr", rate=0.99, progress=False)
+    assert forced.live_weights <= 8
+    grown = sc.prune(forced, (x, y), key=KEY, grow=True, progress=False)
+    print(direct, forced, grown, sep="\n")
+    assert grown.free_energy <= 1.02 * direct.free_energy
+
+
+def test_new_data_in_three_batches():
+    """Held-out log-likelihood: well above the first batch's, near that of all data at once."""
+    x, y = load("boston")
+    order = np.random.default_rng(0).permutation(len(x))
+    held_out, rows = order[:106], order[106:]
+    batches = [(x[part], y[part]) for part in np.array_split(rows, 3)]
+    first = now = sc.fit(model(x.shape[1]), batches[0], key=SEEDS[0], progress=False)
+    for number, batch in enumerate(batches[1:]):
+        now = sc.update(now, batch, key=SEEDS[number + 1], progress=False)
+        now = sc.prune(now, batch, key=KEY, progress=False)
+    together = sc.fit(model(x.shape[1]), (x[rows], y[rows]), key=SEEDS[0], progress=False)
+    together = sc.prune(together, (x[rows], y[rows]), key=KEY, progress=False)
+    density = [
+        float(np.mean(m.log_density(x[held_out], y[held_out]))) for m in (first, now, together)
+    ]
+    print("first batch, three in order, all at once:", np.round(density, 3))
+    assert density[1] > density[0] + 0.05
+    assert density[1] > density[2] - 0.15

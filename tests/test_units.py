@@ -1,0 +1,388 @@
+"""`units`: every unit that is reported can be taken out physically without any difference.
+
+Oracle: the same library's model, built one unit smaller, with the weights that are left.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import secateur as sc
+
+os.environ["KERAS_BACKEND"] = "jax"
+RNG = np.random.default_rng(0)
+HIDDEN, OTHER, INPUTS = 5, 4, 3
+
+
+class Sizes(NamedTuple):
+    inputs: int = INPUTS
+    hidden: int = HIDDEN
+    other: int = OTHER
+
+
+def random_like(params, seed=0):
+    rng = np.random.default_rng(seed)
+
+    def draw(leaf):
+        if not (hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)):
+            return leaf
+        return jnp.asarray(0.5 * rng.normal(size=leaf.shape), leaf.dtype)
+
+    return jax.tree.map(draw, params)
+
+
+# --- models, by size ------------------------------------------------------------------------------
+
+
+def hand_mlp(sizes):
+    def f(params, x):
+        for w, b in params[:-1]:
+            x = jax.nn.silu(x @ w + b[None])
+        w, b = params[-1]
+        return x @ w + b[None]
+
+    shapes = [(sizes.inputs, sizes.hidden), (sizes.hidden, sizes.other), (sizes.other, 2)]
+    return f, [(jnp.zeros(s), jnp.zeros(s[1])) for s in shapes]
+
+
+def hand_gru(sizes):
+    def f(params, x):
+        def cell(h, x):
+            gates = x @ params["wx"] + params["b"][None]
+            r, z, n = jnp.split(gates, 3, axis=1)
+            rh, zh, nh = jnp.split(h @ params["wh"], 3, axis=1)
+            z = jax.nn.sigmoid(z + zh)
+            return (1 - z) * jnp.tanh(n + jax.nn.sigmoid(r + rh) * nh) + z * h, None
+
+        start = jnp.zeros((x.shape[0], sizes.hidden))
+        h, _ = jax.lax.scan(cell, start, x.swapaxes(0, 1))
+        return h @ params["readout"]
+
+    return f, {
+        "wx": jnp.zeros((sizes.inputs, 3 * sizes.hidden)),
+        "wh": jnp.zeros((sizes.hidden, 3 * sizes.hidden)),
+        "b": jnp.zeros(3 * sizes.hidden),
+        "readout": jnp.zeros((sizes.hidden, 2)),
+    }
+
+
+def hand_residual(sizes):
+    """All writers to and readers of the stream go with one of its units."""
+
+    def f(params, x):
+        x = x @ params["into"]
+        x = x + jnp.tanh(x @ params["w1"]) @ params["w2"]
+        return x @ params["out"]
+
+    return f, {
+        "into": jnp.zeros((sizes.inputs, sizes.hidden)),
+        "w1": jnp.zeros((sizes.hidden, sizes.other)),
+        "w2": jnp.zeros((sizes.other, sizes.hidden)),
+        "out": jnp.zeros((sizes.hidden, 2)),
+    }
+
+
+def of_nnx(module):
+    nnx = pytest.importorskip("flax.nnx")
+    definition, state = nnx.split(module)
+    return (lambda params, x: nnx.merge(definition, params)(x)), state
+
+
+def nnx_mlp(sizes):
+    nnx = pytest.importorskip("flax.nnx")
+    rngs = nnx.Rngs(0)
+    return of_nnx(
+        nnx.Sequential(
+            nnx.Linear(sizes.inputs, sizes.hidden, rngs=rngs),
+            nnx.gelu,
+            nnx.Linear(sizes.hidden, sizes.other, rngs=rngs),
+            nnx.relu,
+            nnx.Linear(sizes.other, 2, rngs=rngs),
+        )
+    )
+
+
+def nnx_gru(sizes):
+    nnx = pytest.importorskip("flax.nnx")
+    rngs = nnx.Rngs(0)
+    cell = nnx.GRUCell(sizes.inputs, sizes.hidden, rngs=rngs)
+    return of_nnx(
+        nnx.Sequential(nnx.RNN(cell), lambda h: h[:, -1], nnx.Linear(sizes.hidden, 2, rngs=rngs))
+    )
+
+
+def nnx_conv(sizes):
+    nnx = pytest.importorskip("flax.nnx")
+    rngs = nnx.Rngs(0)
+    return of_nnx(
+        nnx.Sequential(
+            nnx.Conv(sizes.inputs, sizes.hidden, (3, 3), rngs=rngs),
+            nnx.relu,
+            lambda x: nnx.max_pool(x, (2, 2), (2, 2)),
+            nnx.Conv(sizes.hidden, sizes.other, (3, 3), rngs=rngs),
+            nnx.relu,
+            lambda x: x.reshape(x.shape[0], -1),
+            nnx.Linear(9 * sizes.other, 2, rngs=rngs),
+        )
+    )
+
+
+def of_equinox(module):
+    eqx = pytest.importorskip("equinox")
+    params, static = eqx.partition(module, eqx.is_inexact_array)
+    return (lambda params, x: jax.vmap(eqx.combine(params, static))(x)), params
+
+
+def equinox_mlp(sizes):
+    eqx = pytest.importorskip("equinox")
+    k1, k2, k3 = jax.random.split(jax.random.key(0), 3)
+    return of_equinox(
+        eqx.nn.Sequential(
+            [
+                eqx.nn.Linear(sizes.inputs, sizes.hidden, key=k1),
+                eqx.nn.Lambda(jax.nn.softplus),
+                eqx.nn.Linear(sizes.hidden, sizes.other, key=k2),
+                eqx.nn.Lambda(jax.nn.relu),
+                eqx.nn.Linear(sizes.other, 2, key=k3),
+            ]
+        )
+    )
+
+
+def equinox_gru(sizes):
+    eqx = pytest.importorskip("equinox")
+    k1, k2 = jax.random.split(jax.random.key(0))
+    cell = eqx.nn.GRUCell(sizes.inputs, sizes.hidden, key=k1)
+    readout = eqx.nn.Linear(sizes.hidden, 2, key=k2)
+    params, static = eqx.partition((cell, readout), eqx.is_inexact_array)
+
+    def one(params, x):
+        cell, readout = eqx.combine(params, static)
+        h, _ = jax.lax.scan(lambda h, x: (cell(x, h), None), jnp.zeros(sizes.hidden), x)
+        return readout(h)
+
+    return (lambda params, x: jax.vmap(lambda x: one(params, x))(x)), params
+
+
+def equinox_conv(sizes):
+    eqx = pytest.importorskip("equinox")
+    k1, k2, k3 = jax.random.split(jax.random.key(0), 3)
+    return of_equinox(
+        eqx.nn.Sequential(
+            [
+                eqx.nn.Lambda(lambda x: jnp.moveaxis(x, -1, 0)),
+                eqx.nn.Conv2d(sizes.inputs, sizes.hidden, 3, padding=1, key=k1),
+                eqx.nn.Lambda(jax.nn.relu),
+                eqx.nn.AvgPool2d(2, 2),
+                eqx.nn.Conv2d(sizes.hidden, sizes.other, 3, padding=1, key=k2),
+                eqx.nn.Lambda(jnp.ravel),
+                eqx.nn.Linear(9 * sizes.other, 2, key=k3),
+            ]
+        )
+    )
+
+
+def of_keras(layers, shape):
+    keras = pytest.importorskip("keras")
+    with jax.numpy_rank_promotion("allow"):
+        model = keras.Sequential([keras.Input(shape), *layers])
+
+    fixed = [jnp.asarray(v.value) for v in model.non_trainable_variables]
+
+    def f(params, x):
+        with jax.numpy_rank_promotion("allow"):
+            return model.stateless_call(params, fixed, x)[0]
+
+    return f, [jnp.asarray(v.value) for v in model.trainable_variables]
+
+
+def keras_mlp(sizes):
+    layers = pytest.importorskip("keras").layers
+    return of_keras(
+        [
+            layers.Dense(sizes.hidden, "tanh"),
+            layers.Dense(sizes.other, "silu"),
+            layers.Dense(2),
+        ],
+        (sizes.inputs,),
+    )
+
+
+def keras_gru(sizes):
+    layers = pytest.importorskip("keras").layers
+    return of_keras([layers.GRU(sizes.hidden), layers.Dense(2)], (4, sizes.inputs))
+
+
+def keras_conv(sizes):
+    layers = pytest.importorskip("keras").layers
+    return of_keras(
+        [
+            layers.Conv2D(sizes.hidden, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(sizes.other, 3, padding="same", activation="tanh"),
+            layers.Flatten(),
+            layers.Dense(2),
+        ],
+        (6, 6, sizes.inputs),
+    )
+
+
+FLAT, SEQUENCE, IMAGE = (7, INPUTS), (7, 4, INPUTS), (2, 6, 6, INPUTS)
+MLP_COUNTS = {"hidden": HIDDEN, "other": OTHER, "inputs": INPUTS}
+GRU_COUNTS = {"hidden": HIDDEN, "inputs": INPUTS}
+MODELS = {
+    hand_mlp: (FLAT, MLP_COUNTS),
+    hand_gru: (SEQUENCE, GRU_COUNTS),
+    hand_residual: (FLAT, MLP_COUNTS),
+    nnx_mlp: (FLAT, MLP_COUNTS),
+    nnx_gru: (SEQUENCE, GRU_COUNTS),
+    nnx_conv: (IMAGE, MLP_COUNTS),
+    equinox_mlp: (FLAT, MLP_COUNTS),
+    equinox_gru: (SEQUENCE, GRU_COUNTS),
+    equinox_conv: (IMAGE, MLP_COUNTS),
+    keras_mlp: (FLAT, MLP_COUNTS),
+    keras_gru: (SEQUENCE, GRU_COUNTS),
+    keras_conv: (IMAGE, MLP_COUNTS),
+}
+
+
+def removed(params, found, unit, *, physically):
+    """The params with one unit's weights set to 0, or taken out."""
+
+    def change(leaf, axes):
+        if not axes:  # no array, or a single number (or random key)
+            return leaf
+        values = np.array(leaf)
+        for axis, labels in enumerate(axes):
+            if physically:
+                values = np.compress(labels != unit, values, axis=axis)
+            else:
+                values[(slice(None),) * axis + (labels == unit,)] = 0
+        return jnp.asarray(values)
+
+    leaves, treedef = jax.tree.flatten(params)
+    axes = treedef.flatten_up_to(found.axes)
+    return treedef.unflatten([change(a, b) for a, b in zip(leaves, axes, strict=True)])
+
+
+@pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
+def test_a_unit_whose_weights_are_zero_can_be_taken_out(build):
+    shape, counts = MODELS[build]
+    f, start = build(Sizes())
+    params = random_like(start)
+    x = jnp.asarray(RNG.normal(size=shape), jax.tree.leaves(params)[0].dtype)
+    found = sc.units(f, params, x)
+    kinds = [unit.kind for unit in found.units]
+    assert kinds.count("input") == INPUTS
+    assert len(kinds) == sum(counts.values())
+    seen = dict.fromkeys(counts, 0)
+    compiled = jax.jit(f)
+    smaller = {}
+    for number, unit in enumerate(found.units):
+        expected = compiled(removed(params, found, number, physically=False), x)
+        size = "inputs" if unit.kind == "input" else _which(params, found, number, build, counts)
+        seen[size] += 1
+        if size not in smaller:
+            g, like = build(Sizes()._replace(**{size: getattr(Sizes(), size) - 1}))
+            smaller[size] = jax.jit(g), jax.tree.structure(like)
+        given = jnp.delete(x, seen[size] - 1, axis=-1) if size == "inputs" else x
+        g, structure = smaller[size]
+        left = jax.tree.leaves(removed(params, found, number, physically=True))
+        actual = g(structure.unflatten(left), given)
+        np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=2e-6)
+    assert seen == counts
+
+
+def _which(params, found, unit, build, counts):
+    """The size that falls by one: that of the smaller model whose weights have these shapes."""
+    cut = [np.shape(a) for a in jax.tree.leaves(removed(params, found, unit, physically=True))]
+    for name in counts:
+        _, like = build(Sizes()._replace(**{name: getattr(Sizes(), name) - 1}))
+        if [np.shape(a) for a in jax.tree.leaves(like)] == cut:
+            return name
+    raise AssertionError(f"no size of {build.__name__} falls by one with unit {found.units[unit]}")
+
+
+def test_the_weights_of_a_gru_unit_are_those_of_all_its_gates():
+    f, params = hand_gru(Sizes())
+    found = sc.units(f, params, jnp.zeros(SEQUENCE))
+    unit = next(u for u in found.units if u.kind == "hidden")
+    members = {(path, axis): len(indices) for path, axis, indices in unit.members}
+    once = {("['readout']", 0): 1, ("['wh']", 0): 1}
+    assert members == once | dict.fromkeys([("['b']", 0), ("['wh']", 1), ("['wx']", 1)], 3)
+    assert "5 hidden" in repr(found)
+    assert str(unit).startswith("hidden: ['b'] axis 0 [")
+
+
+def test_heads_are_units():
+    nnx = pytest.importorskip("flax.nnx")
+    f, params = of_nnx(
+        nnx.Sequential(
+            nnx.MultiHeadAttention(2, 8, decode=False, rngs=nnx.Rngs(0)),
+            nnx.Linear(8, 2, rngs=nnx.Rngs(0)),
+        )
+    )
+    x = jnp.asarray(RNG.normal(size=(2, 5, 8)), jnp.float32)
+    params = random_like(params)
+    found = sc.units(f, params, x)
+    heads = [u for u in found.units if len(u.members) == 7]
+    assert len(heads) == 2
+    # With a head's weights at 0, whatever the others are, nothing comes from it: its queries and
+    # keys may as well be anything.
+    number = found.units.index(heads[0])
+    zeroed = removed(params, found, number, physically=False)
+    np.testing.assert_allclose(f(zeroed, x).shape, (2, 5, 2))
+
+
+@pytest.mark.parametrize(
+    ("f", "what"),
+    [
+        (lambda w, x: jax.nn.relu(x @ w), "outputs"),
+        (lambda w, x: jnp.sum(jax.nn.relu(x @ w), axis=1), "what is summed over"),
+        (lambda w, x: jax.nn.softmax(x @ w) @ jnp.ones((5, 2)), "what is normalised over"),
+        (lambda w, x: jnp.sort(x @ w) @ jnp.ones((5, 2)), "what is sorted"),
+        (lambda w, x: (x @ w).reshape(-1, 1) @ jnp.ones((1, 2)), "what becomes rows"),
+        (lambda w, x: jnp.exp(x @ w) @ jnp.exp(x @ w).T @ x[:, :2], "what meets itself, never 0"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_can_be_no_unit(f, what):
+    found = sc.units(f, jnp.ones((3, 5)), jnp.ones((4, 3)))
+    assert {u.kind for u in found.units} <= {"input"}
+
+
+def test_other_ways_to_write_it():
+    """Transposes, concatenation, slices, a loop over layers under remat, and cond."""
+
+    def f(p, x):
+        h = jnp.concatenate([jnp.tanh(x @ p["a"]), jnp.tanh(p["b"].T @ x.T).T], axis=1)
+        h = jax.lax.cond(jnp.sum(x) > 0, lambda h: h, lambda h: -h, h)
+        h = jax.checkpoint(lambda h: jnp.flip(h, axis=1))(h)
+        return h[:, :2] @ p["v"][:2] + h[:, 2:] @ p["v"][2:]
+
+    p = {"a": jnp.ones((3, 2)), "b": jnp.ones((3, 4)), "v": jnp.ones((6, 1))}
+    found = sc.units(f, p, jnp.ones((4, 3)))
+    members = [u.members for u in found.units if u.kind == "hidden"]
+    hidden = [{(path, axis): i for path, axis, i in each} for each in members]
+    assert len(hidden) == 6
+    for unit in hidden:
+        (place,) = unit[("['v']", 0)]
+        where, axis = ("['b']", 3 - place) if place < 4 else ("['a']", 5 - place)
+        assert unit[(where, 1)] == (axis,)
+
+
+def test_params_that_are_no_arrays_and_inputs_in_a_pytree():
+    def f(p, x):
+        return jax.nn.relu(x["a"] @ p["w"] + x["b"] @ p["u"]) @ p["v"]
+
+    p = {"w": jnp.ones((3, 5)), "u": jnp.ones((2, 5)), "v": jnp.ones((5, 1)), "name": "net"}
+    found = sc.units(f, p, {"a": jnp.ones((4, 3)), "b": jnp.ones((4, 2))})
+    assert [u.kind for u in found.units].count("input") == 5
+    assert [u.kind for u in found.units].count("hidden") == 5
+    assert found.axes["name"] is None

@@ -1,0 +1,114 @@
+"""`update`: yesterday's posterior is today's prior."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import secateur as sc
+from secateur.fitting import RECIPES
+
+KEY, OTHER_KEY = jax.random.split(jax.random.key(0))
+RECIPE = replace(
+    RECIPES["default"],
+    standardise_inputs=False,
+    standardise_targets=False,
+    warm_epochs=0,
+    rate=2e-2,
+    epochs=600,
+    retrain_epochs=600,
+    batch_size=200,
+)
+
+
+def linear(w, x):
+    return x @ w
+
+
+def orthogonal_halves(rows, columns, rng):
+    """Two blocks of inputs, each with orthogonal columns, so that mean-field beliefs are exact."""
+    return [np.linalg.qr(rng.normal(size=(rows, columns)))[0] * np.sqrt(rows) for _ in range(2)]
+
+
+@pytest.fixture(scope="module", params=["known", "learnt"])
+def story(request):
+    rng = np.random.default_rng(0)
+    first, second = orthogonal_halves(60, 4, rng)
+    truth = np.array([[1.0], [-0.5], [0.0], [0.0]])
+    data = [(x, x @ truth + 0.5 * rng.normal(size=(60, 1))) for x in (first, second)]
+    known = sc.GaussianLikelihood(precision=4.0)
+    likelihood = known if request.param == "known" else sc.GaussianLikelihood()
+    model = sc.BayesianModel(linear, jnp.zeros((4, 1)), likelihood=likelihood)
+    old = sc.fit(model, data[0], key=KEY, recipe=RECIPE, progress=False)
+    new = sc.update(old, data[1], key=OTHER_KEY, progress=False)
+    together = tuple(np.concatenate(parts) for parts in zip(*data, strict=True))
+    both = sc.fit(model, together, key=KEY, recipe=RECIPE, progress=False)
+    return old, new, both, data
+
+
+def test_two_halves_one_after_the_other_are_the_whole(story):
+    """Oracle: the fit to all rows at once; for orthogonal inputs both are the exact posterior."""
+    old, new, both, _ = story
+    # With a noise to learn, the first half's weights were learnt with the first half's noise.
+    exact = old.noise is None
+    np.testing.assert_allclose(new.beliefs.mean, both.beliefs.mean, atol=3e-3 if exact else 1e-2)
+    tolerance = 2e-2 if exact else 0.2
+    np.testing.assert_allclose(new.beliefs.variance, both.beliefs.variance, rtol=tolerance)
+    # The chain rule of the evidence: ln p(all) = ln p(old) + ln p(new | old).
+    np.testing.assert_allclose(old.free_energy + new.free_energy, both.free_energy, atol=0.3)
+
+
+def test_the_noise_goes_on_too(story):
+    old, new, both, _ = story
+    if old.noise is None:
+        assert new.noise is None
+        return
+    np.testing.assert_allclose(new.noise.shape, both.noise.shape)
+    np.testing.assert_allclose(new.noise.rate, both.noise.rate, rtol=2e-2)
+
+
+def test_weights_are_judged_by_all_data(story):
+    """Pruning after an update cuts what pruning the whole would, for the same reasons."""
+    _, new, both, data = story
+    together = tuple(np.concatenate(parts) for parts in zip(*data, strict=True))
+    after = sc.prune(new, data[1], key=KEY, progress=False)
+    whole = sc.prune(both, together, key=KEY, progress=False)
+    np.testing.assert_array_equal(after.beliefs.variance > 0, whole.beliefs.variance > 0)
+    tolerance = 0.1 if new.noise is None else 0.6
+    first, of_whole = after.rounds[0], whole.rounds[0]
+    np.testing.assert_allclose(first.estimated, of_whole.estimated, atol=tolerance)
+    np.testing.assert_allclose(first.at_once, of_whole.at_once, atol=tolerance)
+    # What was cut stays so in the next update, and can grow back there.
+    third = sc.update(after, data[0], key=KEY, progress=False)
+    np.testing.assert_array_equal(third.beliefs.variance > 0, after.beliefs.variance > 0)
+    grown = sc.prune(third, data[0], key=KEY, grow=True, progress=False)
+    assert grown.free_energy <= third.free_energy + 1e-6
+
+
+def test_log_density_is_in_the_units_of_the_data():
+    """Oracle: a Student t computed from its parameters, by SciPy."""
+    from scipy import stats
+
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(100, 1))
+    y = 300 + 70 * x + 20 * rng.normal(size=(100, 1))
+    model = sc.BayesianModel(linear, jnp.zeros((1, 1)))
+    fitted = sc.fit(model, (x, y), key=KEY, recipe=replace(RECIPES["default"], epochs=200),
+                    progress=False)  # fmt: skip
+    density = fitted.log_density(x, y)
+    prediction = fitted.predict(x)
+    scale = float(fitted.scaling.targets.scale[0])
+    rate, shape = float(fitted.noise.rate[0]), float(fitted.noise.shape[0])
+    # Nearly a t distribution: the belief about f is narrow beside the noise.
+    spread = np.sqrt(scale**2 * rate / shape + prediction.variance)
+    expected = stats.t(2 * shape, prediction.mean, spread).logpdf(y)[:, 0]
+    np.testing.assert_allclose(density, expected, atol=0.05)
+    sampling = replace(model, inference="local")
+    sampled = sc.fit(sampling, (x, y), key=KEY, recipe=replace(RECIPES["default"], epochs=200),
+                     progress=False)  # fmt: skip
+    mean = np.mean(sampled.log_density(x, y, key=KEY))
+    np.testing.assert_allclose(mean, np.mean(expected), atol=0.03)
