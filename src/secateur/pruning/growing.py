@@ -110,7 +110,7 @@ def returning_weights(process: Process, model: BayesianModel, key: Array) -> Pro
         for block in trainer.blocks():
             new = sensitivity(settings, state, trainer.fixed, block, noise)
             total = new if total is None else jax.tree.map(jnp.add, total, new)
-        fresh = _fresh_weights(model, trainer, jax.random.fold_in(key, process.number))
+        fresh = fresh_weights(model, trainer, jax.random.fold_in(key, process.number))
         return _grow(settings.layout, state, total, fresh, many=many)
 
     return propose
@@ -149,7 +149,7 @@ def _places(layout: Layout) -> list[np.ndarray]:
     return masks
 
 
-def _fresh_weights(model: BayesianModel, trainer: Trainer, key: Array) -> Weights:
+def fresh_weights(model: BayesianModel, trainer: Trainer, key: Array) -> Weights:
     """Where a training of these weights would start, by run."""
     beliefs = believe(model.params, variance=1.0, where=model.where)
     prior = priors(beliefs, model.prior)
