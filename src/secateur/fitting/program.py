@@ -298,8 +298,10 @@ def train(
     one = partial(_epoch, settings, fixed, plan)
     if settings.many:
         one = jax.vmap(one, in_axes=(0, 0 if settings.own_data else None))
-    _, shape = jax.eval_shape(one, state, data)
-    records = jax.tree.map(lambda r: jnp.zeros((CALL_LENGTH, *r.shape), r.dtype), shape)
+    # (Asking JAX for the shapes of a record would mean to trace an epoch twice.)
+    dtype = settings.layout.dtype
+    kinds = Record(dtype, dtype, dtype, jnp.int32)
+    records = Record(*(jnp.zeros((CALL_LENGTH, *state.epoch.shape), kind) for kind in kinds))
 
     def go_on(carry: Any) -> Array:
         number, _, _, ok = carry
@@ -308,7 +310,8 @@ def train(
     def body(carry: Any) -> Any:
         number, state, records, _ = carry
         state, record = one(state, data)
-        records = jax.tree.map(lambda all_, new: all_.at[number].set(new), records, record)
+        pairs = zip(records, record, strict=True)
+        records = Record(*(all_.at[number].set(new.astype(all_.dtype)) for all_, new in pairs))
         return number + 1, state, records, jnp.any(record.bad_step < 0)
 
     _, state, records, _ = jax.lax.while_loop(go_on, body, (0, state, records, True))
