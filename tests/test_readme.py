@@ -35,8 +35,16 @@ def test_the_readmes_example_prints_what_the_readme_says(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_examples_of_the_guide_run(tmp_path):
+def test_the_examples_of_the_fitting_guide_run(tmp_path):
     printed = run("\n".join(blocks(ROOT / "docs" / "fitting.md", "python")), tmp_path)
     assert "free energy" in printed
     assert "Normal(mean" in printed
     assert (tmp_path / "run.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_pruning_guide_run(tmp_path):
+    printed = run("\n".join(blocks(ROOT / "docs" / "pruning.md", "python")), tmp_path)
+    assert "divergence" in printed
+    assert "20 hidden" in printed
+    assert "6 input" in printed
