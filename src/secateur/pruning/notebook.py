@@ -15,8 +15,8 @@ from secateur.fitting.result import History
 from secateur.fitting.saving import Saver, from_leaves, to_leaves
 from secateur.pruning.rounds import Round
 
-_COUNTERS = ("number", "kept_in_phase", "attempts", "starts")
-_ARRAYS = ("share", "active", "any_kept", "going")
+_COUNTERS = ("number", "phases", "attempts", "starts")
+_ARRAYS = ("share", "active", "going")
 _STATES = ("current", "best", "snapshot")
 
 

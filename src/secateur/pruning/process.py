@@ -72,12 +72,11 @@ class Process:
         self.rounds: list[list[Round]] = [[] for _ in range(self.runs)]
         self.number = 0
         self.going = np.ones(self.runs, bool)  # runs that phases to come are for
-        # Where a phase is: the share of candidates to change, the runs that go on, and those in
-        # which a round was kept.
-        self.phase = 0
-        self.kept_in_phase: list[list[bool]] = []
-        # Attempts that are over, and where the rounds of the one under way begin, by run.
-        self.attempts, self._attempt, self.starts = 0, 0, [0] * self.runs
+        # Phases and attempts that are over; those that have been asked for, which after an
+        # interruption are fewer; and where the rounds of the attempt under way begin, by run.
+        self.phases, self.attempts = 0, 0
+        self._phases_asked, self._attempts_asked = 0, 0
+        self.starts = [0] * self.runs
         self._begin_phase()
         self.first_judged = self._judge(self.current)
         self.judged = self.best_judged = self.first_judged
@@ -85,10 +84,10 @@ class Process:
             self.judged, self.best_judged = self._judge(self.current), self._judge(self.best)
 
     def _begin_phase(self) -> None:
+        # By run: the share of candidates to change, and whether the phase goes on.
         self.share, self.active = np.ones(self.runs), self.going.copy()
-        self.any_kept = np.zeros(self.runs, bool)
 
-    def repeat(self, move: str, propose: Proposer, *, keep: bool = False) -> np.ndarray:
+    def repeat(self, move: str, propose: Proposer, *, keep: bool = False) -> None:
         """Repeat a move until there is nothing left to change.
 
         A round that ends higher than it began, by more than noise, is undone; the next one changes
@@ -98,13 +97,10 @@ class Process:
             move: what it is called.
             propose: what to change.
             keep: do it once, and keep it whatever the free energy says.
-
-        Returns:
-            By run, whether any round was kept.
         """
-        if self.phase < len(self.kept_in_phase):  # done before the process was interrupted
-            self.phase += 1
-            return np.array(self.kept_in_phase[self.phase - 1])
+        self._phases_asked += 1
+        if self._phases_asked <= self.phases:  # over before the process was interrupted
+            return
         while True:
             change = propose(self.current, self.share)
             changed = np.atleast_1d(np.asarray(change.changed))
@@ -112,18 +108,14 @@ class Process:
             if not self.active.any():
                 break
             kept = self._round(move, change, changed, keep)
-            self.any_kept |= kept
             self.share = np.where(kept, np.minimum(1.0, 2 * self.share), self.share / 2)
             self.active &= kept | (changed > 1)
             if keep:
                 break
             self._save()
-        any_kept = self.any_kept
-        self.kept_in_phase.append(any_kept.tolist())
-        self.phase += 1
+        self.phases += 1
         self._begin_phase()
         self._save()
-        return any_kept
 
     def _round(self, move: str, change: Change, changed: np.ndarray, keep: bool) -> np.ndarray:
         begun = time.monotonic()
@@ -226,11 +218,11 @@ class Process:
 
         Runs for which they have not are left alone from then on.
         """
-        self._attempt += 1
-        if self._attempt <= self.attempts:  # over before the process was interrupted
+        self._attempts_asked += 1
+        if self._attempts_asked <= self.attempts:  # over before the process was interrupted
             phases()
             return
-        if self.phase == len(self.kept_in_phase):  # it begins here
+        if self._phases_asked == self.phases:  # it begins here
             self.snapshot = self.current
             self.starts = [len(rounds) for rounds in self.rounds]
         before, judged = self.snapshot, self._judge(self.snapshot)

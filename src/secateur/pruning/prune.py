@@ -229,12 +229,10 @@ def _prune(
             notebook=notebook,
             extra=None if past is None else evidence_before(past, state),
         )
-        why = "nothing was left to prune"
         if criterion == "bmr":
             cuts = _cuts(model, trainer, what, None if past is None else past.prior)
             _cut_to_the_end(process, cuts)
         elif rate is not None:
-            why = f"{criterion} was told to prune {100 * rate:g} %"
             process.repeat("cut weights", share_of_weights(process, criterion, rate), keep=True)
         else:
             if trainer.settings.many:
@@ -249,11 +247,22 @@ def _prune(
 
             while process.going.any():
                 process.attempt(cycle)
-            why = "neither cutting nor growing lowered the free energy any more"
-        results = finish(process, fits, why, forced=rate is not None)
-        free_energy = min(r.free_energy for r in results)
-        progress.finish(f"prune: free energy {free_energy:.1f} nats; {why}")
+        ends = [_end(rounds, criterion, rate, grow) for rounds in process.rounds]
+        results = finish(process, fits, ends, forced=rate is not None)
+        best = min(results, key=lambda r: r.free_energy)
+        progress.finish(f"prune: free energy {best.free_energy:.1f} nats; {best.stop_reason}")
     return results
+
+
+def _end(rounds: list[Round], criterion: str, rate: float | None, grow: bool) -> str:
+    """Why pruning ended, in words."""
+    if rate is not None:
+        return f"{criterion} was told to prune {100 * rate:g} %"
+    if grow:
+        return "neither cutting nor growing lowered the free energy any more"
+    if rounds and not rounds[-1].kept:
+        return "whatever else was cut raised the free energy"
+    return "nothing was left to prune"
 
 
 def _cuts(model: BayesianModel, trainer: Trainer, what: str, prior: Any) -> dict[str, Proposer]:
@@ -297,7 +306,7 @@ def _cut_to_the_end(process: Process, cuts: dict[str, Proposer]) -> None:
         process.repeat(move, propose)
 
 
-def finish(process: Process, fits: list[Fitted], why: str, *, forced: bool) -> list[Pruned]:
+def finish(process: Process, fits: list[Fitted], ends: list[str], *, forced: bool) -> list[Pruned]:
     """Return the best of what the process saw, or where it ended, in the user's terms."""
     trainer, before, results = process.trainer, process.first_judged.free_energies, []
     state, judged = process.best, process.best_judged
@@ -321,7 +330,7 @@ def finish(process: Process, fits: list[Fitted], why: str, *, forced: bool) -> l
             judged.evaluations[run],
             history,
             epochs,
-            why,
+            ends[run],
         )
         going_on = {"continuation": new.continuation._replace(past=fitted.continuation.past)}
         results.append(
