@@ -236,13 +236,14 @@ def test_moments_are_finite_and_differentiable(subject: Subject) -> None:
     model = subject.model
     params, put_back = split_static(model.params)
 
-    @quick_jit
-    @partial(jax.grad, has_aux=True)
     def plain(params: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
         y = model.f(put_back(params), model.x)
         return jnp.sum(jnp.sin(y)), y
 
-    expected_gradient, expected = plain(params)
+    if subject.case.name in DIFFERENTIATED:
+        expected_gradient, expected = quick_jit(jax.grad(plain, has_aux=True))(params)
+    else:
+        expected_gradient, expected = [], quick_jit(plain)(params)[1]
     for scale in (1.0, 0.0):
         arrays, _ = split_static(subject.beliefs(scale))
         y, gradient = subject.moments_and_gradient(arrays)
@@ -259,13 +260,13 @@ def test_moments_are_finite_and_differentiable(subject: Subject) -> None:
     close(y.mean, expected)
     close(y.variance, jnp.zeros_like(expected))
     means = gradient[::2]  # and not variances
-    for ours, theirs in zip(means, expected_gradient if means else [], strict=True):
+    for ours, theirs in zip(means, expected_gradient, strict=True):
         close(ours, theirs)
 
 
 def test_moments_agree_with_monte_carlo(subject: Subject, table: list[str]) -> None:
     arrays, _ = split_static(subject.beliefs())
-    y = quick_jit(subject.run_moments)(arrays)
+    y, _ = subject.moments_and_gradient(arrays)
     label, truth = f"{subject.case.name:28s} {'moments':9s}", subject.truth
     mean, variance = np.asarray(y.mean), np.asarray(y.variance)
     if subject.case.kind == "single":
