@@ -92,6 +92,7 @@ def fit(
         CheckpointError: the checkpoint is damaged or belongs to another training.
 
     Example:
+        >>> import numpy as np
         >>> x = np.linspace(-1, 1, 64)[:, None]
         >>> model = BayesianModel(lambda w, x: x @ w, jnp.zeros((1, 1)))
         >>> fitted = fit(model, (x, 3 * x + 1), key=jax.random.key(0), progress=False)
@@ -155,6 +156,7 @@ def fit_many(
         A `Fitted` per key, in order.
 
     Example:
+        >>> import numpy as np
         >>> x = np.linspace(-1, 1, 32)[:, None]
         >>> model = BayesianModel(lambda w, x: x @ w, jnp.zeros((1, 1)))
         >>> keys = jax.random.split(jax.random.key(0), 2)
