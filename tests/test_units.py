@@ -333,11 +333,30 @@ def test_heads_are_units():
     found = sc.units(f, params, x)
     heads = [u for u in found.units if len(u.members) == 7]
     assert len(heads) == 2
-    # With a head's weights at 0, whatever the others are, nothing comes from it: its queries and
-    # keys may as well be anything.
-    number = found.units.index(heads[0])
-    zeroed = removed(params, found, number, physically=False)
-    np.testing.assert_allclose(f(zeroed, x).shape, (2, 5, 2))
+    # With a head's values and readout at 0, its queries and keys may as well be anything.
+    zeroed = removed(params, found, found.units.index(heads[0]), physically=False)
+
+    def stirred(path, leaf):
+        name = jax.tree_util.keystr(path)
+        return 2 * leaf + 1 if "query" in name or "key" in name else leaf
+
+    index = {unit.members[0][2] for unit in heads[:1]}
+    mixed = jax.tree_util.tree_map_with_path(stirred, zeroed)
+    assert index == {(0,)}
+    first_only = jax.tree.map(
+        lambda a, b: a if np.shape(a) not in ((2, 4), (8, 2, 4)) else _in_head_0(a, b),
+        zeroed,
+        mixed,
+    )
+    np.testing.assert_allclose(f(first_only, x), f(zeroed, x), rtol=1e-6, atol=1e-6)
+    with pytest.raises(AssertionError):
+        np.testing.assert_allclose(f(mixed, x), f(zeroed, x), rtol=1e-6, atol=1e-6)
+
+
+def _in_head_0(leaf, other):
+    """A kernel (inputs, heads, features) or bias (heads, features) with head 0 from the other."""
+    axis = np.ndim(leaf) - 2
+    return jnp.where((jnp.arange(2) == 0).reshape((1,) * axis + (2, 1)), other, leaf)
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,20 @@ def save(path: str | os.PathLike, tensors: dict[str, np.ndarray], facts: dict[st
     _sync_folder(path.parent)
 
 
+def save_or_warn(
+    path: str | os.PathLike, tensors: dict[str, np.ndarray], facts: dict[str, Any]
+) -> None:
+    """Write like `save`; if that fails, say so and let the work go on."""
+    try:
+        save(path, tensors, facts)
+    except OSError as error:
+        warnings.warn(
+            f"could not write the checkpoint {path} ({error}). The work goes on without.",
+            CheckpointWarning,
+            stacklevel=2,
+        )
+
+
 def load(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read a file that `save` wrote.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -60,14 +59,7 @@ class Saver:
         facts = {"fingerprint": self._fingerprint, "timetable": asdict(timetable)}
         if jax.process_index() != 0:
             return
-        try:
-            checkpoints.save(self.path, tensors, facts)
-        except OSError as error:
-            warnings.warn(
-                f"could not write the checkpoint {self.path} ({error}). Training goes on.",
-                checkpoints.CheckpointWarning,
-                stacklevel=2,
-            )
+        checkpoints.save_or_warn(self.path, tensors, facts)
 
     def read(self, like: State) -> tuple[State, Timetable, Record] | None:
         """Return what the newest checkpoint holds, or None if there is none."""

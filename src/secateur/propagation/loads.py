@@ -38,11 +38,6 @@ class Loads:
     def __bool__(self) -> bool:
         return bool(self.keys)
 
-    def items(self) -> list[tuple[Key, Array]]:
-        if self.stack is None:
-            return []
-        return [(key, self.stack[i]) for i, key in enumerate(self.keys)]
-
     def scaled(self, factor: Array | float) -> Loads:
         if jnp.ndim(factor):
             factor = jnp.asarray(factor)[None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -54,14 +53,7 @@ class Notebook:
         facts = {name: getattr(process, name) for name in _COUNTERS}
         facts |= {name: getattr(process, name).tolist() for name in _ARRAYS}
         facts |= {"rounds": rounds, "fingerprint": self._fingerprint}
-        try:
-            checkpoints.save(self.path, tensors, facts)
-        except OSError as error:
-            warnings.warn(
-                f"could not write the checkpoint {self.path} ({error}). Pruning goes on.",
-                checkpoints.CheckpointWarning,
-                stacklevel=2,
-            )
+        checkpoints.save_or_warn(self.path, tensors, facts)
 
     def read(self, process: Any) -> bool:
         """Bring a process to where it was; False if there is no checkpoint."""

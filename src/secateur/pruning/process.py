@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -187,6 +188,8 @@ class Process:
                 state, timetable, progress=self._progress, saver=saver, records=records
             )
         except NotFinite as trouble:
+            warnings.warn(f"round {self.number}: {trouble}; it is judged as it was before that.",
+                          stacklevel=2)  # fmt: skip
             state, records = trouble.state, trouble.records
             if not len(records.accuracy):
                 return start, None
@@ -225,7 +228,10 @@ class Process:
         if self._phases_asked == self.phases:  # it begins here
             self.snapshot = self.current
             self.starts = [len(rounds) for rounds in self.rounds]
-        before, judged = self.snapshot, self._judge(self.snapshot)
+            judged = self.judged
+        else:
+            judged = self._judge(self.snapshot)
+        before = self.snapshot
         phases()
         noise = _NOISE * np.sqrt(judged.errors**2 + self.judged.errors**2)
         gain = judged.free_energies - self.judged.free_energies

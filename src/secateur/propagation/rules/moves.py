@@ -75,20 +75,17 @@ def move(call: Call, *operands: Any) -> Any:
             return apply(lambda o: next(each), zeros)
 
         stacks = jax.vmap(move_loads)([o.loads.rows(sources, o.mean) for o in uncertain])
+        renamed = [
+            [axes.renamed_source(k, name, call.params, i, stack.shape[1:]) for k in sources]
+            for i, stack in enumerate(stacks)
+        ]
         for index, stack in enumerate(stacks):
-            shape = stack.shape[1:]
-            renamed = [axes.renamed_source(k, name, call.params, index, shape) for k in sources]
             # Two sources may turn out to be one in this layout: they count together from here on.
-            loads[index], more = counted_together(renamed, stack)
+            loads[index], more = counted_together(renamed[index], stack)
             if more is not None:
                 variances[index] = jnp.maximum(variances[index] + more, 0.0)
         if call.walk.recurrence is not None and len(data) == 1:
-            shapes = [mean.shape for mean in means]
-            for key in sources:
-                names = [
-                    axes.renamed_source(key, name, call.params, index, shape)
-                    for index, shape in enumerate(shapes)
-                ]
+            for key, names in zip(sources, zip(*renamed, strict=True), strict=True):
                 call.walk.recurrence.follow(key, move_array, names)
     inputs = [as_uncertain(operands[i]) for i in data if isinstance(operands[i], Uncertain)]
     merged = axes.merge_static(inputs)
