@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import secateur as sc
+from recipes import PLAIN
 from secateur.fitting import RECIPES, program
 from secateur.fitting.sources import Arrays
 from secateur.pruning.growing import best_return, sensitivity
@@ -18,16 +19,6 @@ from secateur.pruning.resuming import resume
 from secateur.pruning.sweep import curve
 
 KEY, OTHER_KEY = jax.random.split(jax.random.key(0))
-# Nothing standardised, so that exact results are known; long enough to arrive there.
-PLAIN = replace(
-    RECIPES["default"],
-    standardise_inputs=False,
-    standardise_targets=False,
-    warm_epochs=0,
-    rate=2e-2,
-    epochs=600,
-    retrain_epochs=200,
-)
 KNOWN = sc.GaussianLikelihood(precision=4.0)
 
 

@@ -10,19 +10,11 @@ import numpy as np
 import pytest
 
 import secateur as sc
+from recipes import PLAIN
 from secateur.fitting import RECIPES
 
 KEY, OTHER_KEY = jax.random.split(jax.random.key(0))
-RECIPE = replace(
-    RECIPES["default"],
-    standardise_inputs=False,
-    standardise_targets=False,
-    warm_epochs=0,
-    rate=2e-2,
-    epochs=600,
-    retrain_epochs=600,
-    batch_size=200,
-)
+RECIPE = replace(PLAIN, retrain_epochs=600, batch_size=200)
 
 
 def linear(w, x):
