@@ -15,7 +15,7 @@ PYTEST := -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadgroup $(ARGS)
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: .venv/.installed-demo ## train a small Bayesian network on real data and prune it (about a minute)
+demo: .venv/.installed ## train a small Bayesian network on real data and prune it (about a minute)
 	@$(BIN)/python examples/demo.py
 
 test: .venv/.installed-dev ## all tests
@@ -48,7 +48,12 @@ clean: ## remove environments, caches and build output
 	  || { echo 'secateur needs Python 3.11 or later; say which with: make PYTHON=python3.12 ...' >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
-# .installed-demo, .installed-dev: the extra of that name, in .venv
+.venv/.installed: pyproject.toml | .venv/bin/python
+	@echo 'installing secateur into .venv'
+	@$(PIP) --editable .
+	@touch $@
+
+# .installed-dev: with the extra of that name
 .venv/.installed-%: pyproject.toml | .venv/bin/python
 	@echo 'installing secateur[$*] into .venv'
 	@$(PIP) --editable '.[$*]'

@@ -19,9 +19,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from secateur.distributions import Normal
+from secateur.energy import FreeEnergy, accuracy
 from secateur.fitting.shuffling import shuffle
 from secateur.fitting.weights import Layout, Vectors, Weights, flat_complexity
-from secateur.free_energy import FreeEnergy, accuracy
 from secateur.propagation import propagate
 from secateur.propagation.noise import Tape
 

@@ -14,11 +14,11 @@ from jax.sharding import Mesh
 
 from secateur.beliefs import count
 from secateur.distributions import Normal
+from secateur.energy import FreeEnergy
 from secateur.fitting.program import State
 from secateur.fitting.recipes import Recipe
 from secateur.fitting.scaling import Scaling
 from secateur.fitting.weights import Layout, Vectors, lay_out
-from secateur.free_energy import FreeEnergy
 from secateur.likelihoods.base import sampled_predictive_log_density
 from secateur.model import BayesianModel
 from secateur.propagation import propagate

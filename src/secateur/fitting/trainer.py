@@ -14,6 +14,7 @@ import optax
 from jax import Array
 from jax.sharding import Mesh
 
+from secateur.energy import FreeEnergy
 from secateur.fitting import devices, program
 from secateur.fitting.pacing import Pace
 from secateur.fitting.program import Evaluation, Fixed, Plan, Record, Settings, State
@@ -24,7 +25,6 @@ from secateur.fitting.scaling import Scaling
 from secateur.fitting.sources import Arrays, Block, Stream, scaling_of
 from secateur.fitting.timetable import Timetable
 from secateur.fitting.weights import Layout, Vectors, Weights
-from secateur.free_energy import FreeEnergy
 from secateur.model import BayesianModel
 from secateur.progress import Progress, Report
 

@@ -15,7 +15,7 @@ from secateur.fitting.program import State
 from secateur.fitting.weights import Layout, Place, Vectors
 from secateur.pruning.process import Proposer
 from secateur.pruning.scoring import Change, each_run, limits, weight_scores, without
-from secateur.units import Units
+from secateur.structure import Units
 
 
 class Grouping:

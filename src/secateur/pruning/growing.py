@@ -13,11 +13,11 @@ from jax import Array
 from secateur.beliefs import believe, priors
 from secateur.beliefs.trees import beliefs_in
 from secateur.distributions import Normal
+from secateur.energy import accuracy
 from secateur.fitting.program import Fixed, Settings, State, in_pieces
 from secateur.fitting.recipes import initial_beliefs
 from secateur.fitting.trainer import Trainer
 from secateur.fitting.weights import Layout, Vectors, Weights
-from secateur.free_energy import accuracy
 from secateur.model import BayesianModel
 from secateur.propagation import propagate
 from secateur.pruning.process import Process, Proposer

@@ -28,7 +28,7 @@ from secateur.pruning.proposing import best_share, share_of_weights, worthless_w
 from secateur.pruning.resuming import as_source, resume
 from secateur.pruning.rounds import Round, table
 from secateur.reduction import CRITERIA
-from secateur.units import units
+from secateur.structure import units
 
 __all__ = ["Pruned", "prune", "prune_many"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from secateur.propagation import elementwise
-from secateur.units.labels import ANY, DATA, Book, Labels, Marked
+from secateur.structure.labels import ANY, DATA, Book, Labels, Marked
 
 Rule = Callable[[Book, Any, Sequence[Marked]], list[Marked]]
 RULES: dict[str, Rule] = {}

@@ -12,8 +12,8 @@ import numpy as np
 
 from secateur import compat
 from secateur.propagation.program import Constant, Program, flatten
-from secateur.units.labels import ANY, DATA, Book, Labels, Marked, unmarked
-from secateur.units.rules import apply
+from secateur.structure.labels import ANY, DATA, Book, Labels, Marked, unmarked
+from secateur.structure.rules import apply
 
 __all__ = ["Unit", "Units", "units"]
 

@@ -12,7 +12,7 @@ from scipy import special, stats
 import oracles
 from secateur.beliefs import believe, priors, sample
 from secateur.distributions import Gamma, Laplace, Normal
-from secateur.free_energy import FreeEnergy, accuracy, free_energy
+from secateur.energy import FreeEnergy, accuracy, free_energy
 from secateur.likelihoods import (
     BernoulliLikelihood,
     CategoricalLikelihood,

@@ -1,0 +1,21 @@
+"""The commands, one module each; what a command needs is imported when it runs."""
+
+from __future__ import annotations
+
+import typer
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="secateur",
+    help="Train neural networks as Bayesian ones and prune them without thresholds.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
