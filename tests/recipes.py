@@ -8,7 +8,7 @@ PLAIN = replace(
     RECIPES["default"],
     standardise_inputs=False,
     standardise_targets=False,
-    warm_epochs=0,
+    warm_steps=0,
     rate=2e-2,
     epochs=600,
     retrain_epochs=200,

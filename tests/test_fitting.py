@@ -14,6 +14,7 @@ import secateur as sc
 from compiling import quick_jit
 from secateur.fitting import RECIPES, program
 from secateur.fitting.levelling import trend
+from secateur.fitting.optimiser import adam
 from secateur.fitting.shuffling import shuffle
 from secateur.fitting.sources import Arrays
 from secateur.fitting.trainer import Trainer
@@ -30,7 +31,7 @@ KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3))
 Y = np.sin(X[:, :1]) + 0.1 * RNG.normal(size=(60, 1))
-QUICK = replace(RECIPES["default"], epochs=40, batch_size=16, warm_epochs=0, rate=1e-2)
+QUICK = replace(RECIPES["default"], epochs=40, batch_size=16, warm_steps=0, rate=1e-2)
 
 
 def net(params, x):
@@ -357,12 +358,29 @@ def test_an_iterator_is_read_once():
 # --- recipes ------------------------------------------------------------------------------------
 
 
+def test_wide_leaves_move_more_slowly():
+    """In its first step Adam moves every weight by the rate, whatever its gradient."""
+    params = {"wide": jnp.zeros((100, 3)), "narrow": jnp.zeros((3, 2)), "bias": jnp.zeros(200)}
+    layout, flat, _ = lay_out(sc.believe(params, variance=1.0))
+    weights = Weights.of(flat)
+    for width, slower in ((50, 0.5), (None, 1.0), (100, 1.0)):
+        optimiser = adam(layout, width)
+        assert optimiser is adam(layout, width)
+        moved = (weights, None)
+        gradient = jax.tree.map(lambda a: np.full_like(a, 7.0), moved)
+        (update, _), _ = optimiser.update(gradient, optimiser.init(moved), moved)
+        means = layout.tree([place.of(update.means) for place in layout.places], [])
+        np.testing.assert_allclose(means["wide"], -slower, rtol=1e-5)
+        for steps in (means["narrow"], means["bias"], *update.log_deviations):
+            np.testing.assert_allclose(steps, -1.0, rtol=1e-5)
+
+
 def test_the_papers_recipe_is_the_papers():
     recipe = RECIPES["paper"]
     assert (recipe.rate, recipe.batch_size, recipe.epochs) == (1e-2, 16, 750)
     assert recipe.standardise_inputs
     assert not recipe.standardise_targets
-    options = (recipe.stops, recipe.cooling, recipe.conjugate_noise, recipe.warm_epochs)
+    options = (recipe.stops, recipe.cooling, recipe.conjugate_noise, recipe.warm_steps)
     assert not any(options)
     assert recipe.samples == 10
     found = fit(model(prior=sc.Normal(0.0, 4.0)), (X, Y), recipe="paper", epochs=1, rate=1e-12)

@@ -32,7 +32,9 @@ class Recipe:
         conjugate_noise: whether q(γ) follows the weights in closed form; the paper has it learnt
             by Adam, which keeps it optimistic while the network learns.
         rate: of Adam.
-        warm_epochs: over so many epochs (and no more than a quarter of them) the weight of the
+        full_rate_width: means of a leaf with a longer side than this move at a rate smaller in
+            proportion: what a unit gets is a sum over all its inputs. None lets all move alike.
+        warm_steps: over so many steps (and no more than a quarter of all) the weight of the
             complexity rises from 0 to 1. Units that have not yet learnt anything are not given up.
         batch_size: rows in a step; no more than there are.
         epochs: the budget; None is about `steps` steps, and at least 60 epochs.
@@ -50,8 +52,9 @@ class Recipe:
     initial_means: str | float = "params"
     initial_deviation: float | None = 0.05
     conjugate_noise: bool = True
-    rate: float = 5e-3
-    warm_epochs: int = 50
+    rate: float = 2e-2
+    full_rate_width: int | None = 50
+    warm_steps: int = 15_000
     batch_size: int = 64
     epochs: int | None = None
     steps: int = 60_000
@@ -71,7 +74,8 @@ RECIPES = {
         initial_deviation=None,
         conjugate_noise=False,
         rate=1e-2,
-        warm_epochs=0,
+        full_rate_width=None,
+        warm_steps=0,
         batch_size=16,
         epochs=750,
         retrain_epochs=150,

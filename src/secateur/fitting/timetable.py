@@ -48,7 +48,7 @@ class Timetable:
     @classmethod
     def of(cls, recipe: Recipe, budget: int, steps: float) -> Timetable:
         """Return the plan of a recipe, for epochs of so many steps."""
-        warm = min(recipe.warm_epochs, budget / 4)
+        warm = min(recipe.warm_steps / steps, budget / 4)
         if not recipe.stops:
             return cls(budget, recipe.cooling, False, warm, next_look=budget)
         # The trend is that of the last third, which should lie well after the warming.

@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 from secateur.energy import FreeEnergy
 from secateur.fitting import devices, program
+from secateur.fitting.optimiser import adam
 from secateur.fitting.pacing import Pace
 from secateur.fitting.program import Evaluation, Fixed, Plan, Record, Settings, State
 from secateur.fitting.recipes import Recipe
@@ -27,8 +28,6 @@ from secateur.fitting.timetable import Timetable
 from secateur.fitting.weights import Layout, Vectors, Weights
 from secateur.model import BayesianModel
 from secateur.progress import Progress, Report
-
-ADAM = optax.chain(optax.scale_by_adam(), optax.scale(-1.0))
 
 
 class NotFinite(FloatingPointError):
@@ -88,7 +87,7 @@ class Trainer:
             model.f,
             model.inference,
             layout,
-            ADAM if optimiser is None else optimiser,
+            adam(layout, recipe.full_rate_width) if optimiser is None else optimiser,
             batch_size,
             empirical_bayes,
             recipe.conjugate_noise,
@@ -155,7 +154,7 @@ class Trainer:
                 recipe,
                 epochs=recipe.retrain_epochs if epochs is None else epochs,
                 steps=recipe.retrain_steps,
-                warm_epochs=0,
+                warm_steps=0,
             )
         )
 
