@@ -105,6 +105,51 @@ def test_weights_shared_by_all_steps_keep_their_correlation():
     assert abs(float(np.sqrt(result.variance[0, 0])) / sd - 1.0) < 0.1
 
 
+def independent_gru(beliefs, x):
+    """Mean and variance of `gru`'s result where every value counts as independent of the others."""
+    nodes, shares = np.polynomial.hermite_e.hermegauss(64)
+
+    def expected(f, m, v):
+        values = f(m[..., None] + np.sqrt(v)[..., None] * nodes)
+        first = values @ shares / shares.sum()
+        return first, values**2 @ shares / shares.sum() - first**2
+
+    def affine(m, v, w):
+        mean, variance = np.asarray(w.mean), np.asarray(w.variance)
+        return m @ mean, v @ (mean**2 + variance) + m**2 @ variance
+
+    m = v = np.zeros((len(x), beliefs["wh"].mean.shape[0]))
+    for x_t in np.swapaxes(np.asarray(x), 0, 1):
+        a, a_v = affine(x_t, 0 * x_t, beliefs["wi"])
+        a, a_v = a + np.asarray(beliefs["b"].mean), a_v + np.asarray(beliefs["b"].variance)
+        i, i_v = (np.split(q, 3, axis=-1) for q in (a, a_v))
+        u, u_v = (np.split(q, 3, axis=-1) for q in affine(m, v, beliefs["wh"]))
+        r, r_v = expected(lambda t: 1 / (1 + np.exp(-t)), i[0] + u[0], i_v[0] + u_v[0])
+        z, z_v = expected(lambda t: 1 / (1 + np.exp(-t)), i[1] + u[1], i_v[1] + u_v[1])
+        gated = r_v * (u[2] ** 2 + u_v[2]) + r**2 * u_v[2]
+        n, n_v = expected(np.tanh, i[2] + r * u[2], i_v[2] + gated)
+        v = z_v * ((n - m) ** 2 + n_v + v) + (1 - z) ** 2 * n_v + z**2 * v
+        m = (1 - z) * n + z * m
+    return affine(m, v, beliefs["wo"])
+
+
+def test_independent_moments_of_a_gru():
+    """Oracle: the recursion written out by hand; only the gate mix keeps what it shares."""
+    params, x = gru_params(units=4), jnp.sin(jnp.arange(10.0)).reshape(2, 5, 1)
+    beliefs = normals(params)
+    result = jax.jit(sc.propagate(gru, "independent"))(None, beliefs, x)
+    mean, variance = independent_gru(beliefs, x)
+    np.testing.assert_allclose(result.mean, mean, rtol=1e-6)
+    np.testing.assert_allclose(result.variance, variance, rtol=1e-6)
+
+
+def test_without_loops_independent_moments_are_the_moments():
+    params, x = mlp_params(3, 7, 2), jax.random.normal(KEY, (4, 3))
+    a, b = (sc.propagate(mlp, how)(None, normals(params), x) for how in ("moments", "independent"))
+    np.testing.assert_allclose(a.mean, b.mean, rtol=1e-12)
+    np.testing.assert_allclose(a.variance, b.variance, rtol=1e-12)
+
+
 # --- exact where it can be ----------------------------------------------------------------------
 
 

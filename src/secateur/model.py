@@ -27,7 +27,7 @@ class BayesianModel:
             what says which shapes there are.
         likelihood: how targets scatter around the function; see `secateur.likelihoods`.
         prior: of the weights: one distribution for all, or one per leaf; see `secateur.priors`.
-        inference: `"moments"`, `"local"` or `"global"`; see `secateur.propagate`.
+        inference: `"moments"`, `"independent"`, `"local"` or `"global"`; see `secateur.propagate`.
         where: which leaves are uncertain, by default all of floating numbers; see
             `secateur.believe`.
 

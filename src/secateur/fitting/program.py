@@ -22,7 +22,7 @@ from secateur.distributions import Normal
 from secateur.energy import FreeEnergy, accuracy
 from secateur.fitting.shuffling import shuffle
 from secateur.fitting.weights import Layout, Vectors, Weights, flat_complexity
-from secateur.propagation import propagate
+from secateur.propagation import draws, propagate
 from secateur.propagation.noise import Tape
 
 # Rows of which a running estimate of the noise is made up: 5 % accurate, and soon renewed.
@@ -153,7 +153,7 @@ def _epoch(
     dtype = settings.layout.dtype
     forward = propagate(settings.f, settings.inference)
     taken = None
-    if settings.inference != "moments":
+    if draws(settings.inference):
         beliefs = settings.layout.beliefs(state.weights.beliefs(state.alive), fixed.certain)
         taken = Tape.length(forward, beliefs, jax.tree.map(lambda a: a[:batch_size], inputs))
     steps = jnp.arange(batches)

@@ -21,7 +21,7 @@ from secateur.fitting.scaling import Scaling
 from secateur.fitting.weights import Layout, Vectors, lay_out
 from secateur.likelihoods.base import sampled_predictive_log_density
 from secateur.model import BayesianModel
-from secateur.propagation import propagate
+from secateur.propagation import draws, propagate
 
 __all__ = ["FitError", "Fitted", "History"]
 
@@ -149,7 +149,7 @@ class Fitted:
         """
         layout, flat, certain = lay_out(self.beliefs)
         block = self.scaling.standard((inputs, targets), layout.dtype)
-        samples = None if self.model.inference == "moments" else self.continuation.recipe.samples
+        samples = self.continuation.recipe.samples if draws(self.model.inference) else None
         density = _log_density(
             self.model.f, self.model.inference, layout, samples, key, flat, certain,
             self.model.likelihood, self.noise, block,

@@ -28,6 +28,7 @@ from secateur.fitting.timetable import Timetable
 from secateur.fitting.weights import Layout, Vectors, Weights
 from secateur.model import BayesianModel
 from secateur.progress import Progress, Report
+from secateur.propagation import draws
 
 
 class NotFinite(FloatingPointError):
@@ -323,7 +324,7 @@ class Trainer:
         ]
 
     def _evaluate(self, state: State, data: Block, noise: Any = None) -> Evaluation:
-        samples = 1 if self.settings.inference == "moments" else self.recipe.samples
+        samples = self.recipe.samples if draws(self.settings.inference) else 1
         return program.evaluate(self.settings, state, self.fixed, data, noise, samples=samples)
 
     def _evaluate_stream(self, state: State) -> Evaluation:

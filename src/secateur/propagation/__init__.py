@@ -3,12 +3,13 @@
 from secateur.propagation.coverage import Coverage, coverage
 from secateur.propagation.interpreter import UnsupportedOperation
 from secateur.propagation.rules import register_rule, unregister_rule
-from secateur.propagation.transform import propagate
+from secateur.propagation.transform import draws, propagate
 
 __all__ = [
     "Coverage",
     "UnsupportedOperation",
     "coverage",
+    "draws",
     "propagate",
     "register_rule",
     "unregister_rule",

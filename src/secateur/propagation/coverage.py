@@ -86,7 +86,7 @@ def coverage(f: Callable, params: Any, *args: Any, how: str = "moments") -> Cove
         f: the model function.
         params: its parameters: plain arrays (every floating one counts as uncertain) or beliefs.
         *args: its other arguments.
-        how: "moments" or "local".
+        how: "moments", "independent" or "local".
 
     Returns:
         A table to print.
@@ -97,8 +97,8 @@ def coverage(f: Callable, params: Any, *args: Any, how: str = "moments") -> Cove
         >>> [(row.operation, row.exactness) for row in table]
         [('dot_general', 'exact'), ('logistic·mul', 'quadrature')]
     """
-    if how not in ("moments", "local"):
-        raise ValueError(f'coverage needs how="moments" or "local", got {how!r}.')
+    if how not in ("moments", "independent", "local"):
+        raise ValueError(f'coverage needs how="moments", "independent" or "local", got {how!r}.')
     beliefs = params
     if not any(is_normal(leaf) for leaf in jax.tree.leaves(params, is_leaf=is_normal)):
         beliefs = jax.tree.map(_believe, params)

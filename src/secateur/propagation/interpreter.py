@@ -54,7 +54,7 @@ class Walk:
 
     Args:
         program: flat equations.
-        how: "moments" or "local".
+        how: "moments", "independent" or "local".
         key: noise for "local": a key, or a source of noise (see `secateur.propagation.noise`).
         ledger: collects coverage rows, or None.
         recurrence: inside a loop body under "moments", what the steps share.
@@ -76,7 +76,7 @@ class Walk:
         self.recurrence = recurrence
         self.values: dict[Slot, Any] = {}
         self.groups: dict[Slot, Group] = {}
-        self.shared = shared_slots(program)
+        self.shared = shared_slots(program, elementwise_only=how == "independent")
         self.producers = {s: n for n in program.nodes for s in n.outputs}
 
     # --- values -----------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class Walk:
 
     def store(self, slot: Slot, value: Any, *, is_input: bool = False) -> None:
         if isinstance(value, Uncertain) and slot in self.shared:
-            if self.how == "moments":
+            if self.how != "local":
                 value = self.as_source(slot, value)
             elif not is_input:
                 # Several users must see the same draw.

@@ -53,20 +53,20 @@ def scan(walk: Any, node: Node, operands: list[Any]) -> list[Any]:
     xs = operands[num_consts + num_carry :]
     ancestors = _ancestors(operands)
     jaxpr, jaxpr_consts = compat.open_jaxpr(params["jaxpr"])
-    local = walk.how == "local"
+    local, remembers = walk.how == "local", walk.how == "moments"
     if local:
         init = [walk.sample(v) if isinstance(v, Uncertain) else v for v in init]
     loop_key = walk.next_key() if local else None
     keys = None if loop_key is None else jax.random.split(loop_key, params["length"])
     fixed_consts = [
         replace(v, steady=True, loads=Loads.of({("weight", i): deviation(v.variance)}))
-        if isinstance(v, Uncertain) and not local
+        if isinstance(v, Uncertain) and remembers
         else v
         for i, v in enumerate(consts)
     ]
 
     reverse = params["reverse"]
-    nearby = [None if local else correlation_with_previous(x, reverse=reverse) for x in xs]
+    nearby = [correlation_with_previous(x, reverse=reverse) if remembers else None for x in xs]
 
     def body(memory: Recurrence | None, carry: list, x: tuple, key: Any, ledger: Any):
         values = [_unpack(v, ancestors) for v in x[0]]
@@ -92,7 +92,7 @@ def scan(walk: Any, node: Node, operands: list[Any]) -> list[Any]:
         found: dict[str, Any] = {}
 
         def probe(carry, memory, x, flags=flags, shape=shape, found=found):
-            recurrence = None if local else shape.opened(memory)
+            recurrence = shape.opened(memory) if remembers else None
             values = [_unpack(c, ancestors) for c in carry]
             key = None if keys is None else keys[0]
             carried, _ = body(recurrence, values, x, key, None)
@@ -104,7 +104,7 @@ def scan(walk: Any, node: Node, operands: list[Any]) -> list[Any]:
         carry_packed = [_pack(v) for v in _promote(init, flags)]
         memory = shape.zeros(_promote(init, flags))
         jax.eval_shape(probe, carry_packed, memory, slices)
-        new_shape = shape if local else shape.merged(found["shape"], grow=attempt < 4)
+        new_shape = shape.merged(found["shape"], grow=attempt < 4) if remembers else shape
         if found["flags"] == flags and new_shape.same(shape):
             break
         flags, shape = found["flags"], new_shape
@@ -116,7 +116,7 @@ def scan(walk: Any, node: Node, operands: list[Any]) -> list[Any]:
     def step(state, x_and_key):
         carry, memory = state
         x, key = x_and_key
-        recurrence = None if local else shape.opened(memory)
+        recurrence = shape.opened(memory) if remembers else None
         values = [_unpack(c, ancestors) for c in carry]
         rows = ledger if not seen else None  # a step may be traced more than once
         seen.append(True)
@@ -128,21 +128,22 @@ def scan(walk: Any, node: Node, operands: list[Any]) -> list[Any]:
     # A step has a hundred intermediate arrays: for the backward pass they are made again rather
     # than kept for every step of the loop.
     (final, _), stacked = jax.lax.scan(
-        step if local else jax.checkpoint(step, prevent_cse=False),
+        jax.checkpoint(step, prevent_cse=False) if remembers else step,
         (start, shape.zeros(_promote(init, flags))),
         (x_packed, keys),
         length=params["length"],
         reverse=reverse,
         unroll=params["unroll"],
     )
-    walk.record(node, "scan", "loop", *_loop_exactness(local))
+    walk.record(node, "scan", "loop", *_LOOP_EXACTNESS[walk.how])
     return [_unpack(v, ancestors) for v in (*final, *stacked)]
 
 
-def _loop_exactness(local: bool) -> tuple[str, str]:
-    if local:
-        return "independent", "the same weights are drawn anew in every step"
-    return "first-order", "weights shared by the steps: covariance kept unit by unit"
+_LOOP_EXACTNESS = {
+    "local": ("independent", "the same weights are drawn anew in every step"),
+    "moments": ("first-order", "weights shared by the steps: covariance kept unit by unit"),
+    "independent": ("independent", "steps count as independent"),
+}
 
 
 def while_loop(walk: Any, node: Node, operands: list[Any]) -> list[Any]:

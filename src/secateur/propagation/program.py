@@ -204,8 +204,13 @@ def restrict(group: Group, start: Slot, end: Slot) -> Group:
     return Group(start, tuple(reversed(kept)), end)
 
 
-def shared_slots(program: Program) -> set[Slot]:
-    """Slots whose uncertainty reaches several places, so that those are correlated."""
+def shared_slots(program: Program, *, elementwise_only: bool = False) -> set[Slot]:
+    """Slots whose uncertainty reaches several places, so that those are correlated.
+
+    Args:
+        program: flat equations.
+        elementwise_only: leave out what is used by anything that is not element by element.
+    """
     groups: dict[Slot, Group] = {}
     uses: dict[Slot, set] = {}
     cores: dict[Slot, set[Slot]] = {}
@@ -218,6 +223,7 @@ def shared_slots(program: Program) -> set[Slot]:
         uses.setdefault(core, set()).add((atom, user))
         cores.setdefault(root, set()).add(core)
 
+    mixing: set[Slot] = set()
     for node in program.nodes:
         group = univariate_group(node, groups, lambda a: a.uncertain)
         if group is not None:
@@ -225,8 +231,10 @@ def shared_slots(program: Program) -> set[Slot]:
             continue
         for position, atom in enumerate(node.inputs):
             use(atom, (node.index, position))
+        if elementwise_only and node.name not in elementwise.NAMES:
+            roots = [groups[a].root if a in groups else a for a in node.inputs]
+            mixing |= {slot for slot in (*node.inputs, *roots) if isinstance(slot, Slot)}
     for position, atom in enumerate(program.outputs):
         use(atom, ("output", position))
-    return {s for s, users in uses.items() if len(users) > 1} | {
-        root for root, reached in cores.items() if len(reached) > 1
-    }
+    several = {s for s, users in uses.items() if len(users) > 1}
+    return (several | {root for root, reached in cores.items() if len(reached) > 1}) - mixing

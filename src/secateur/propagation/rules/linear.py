@@ -166,7 +166,7 @@ def diagonal_loads(call: Call, x: Any, w: Any, shape: tuple[int, ...]) -> Loads:
     For a product with a square matrix (or several side by side), result element j depends on
     operand element j through the matrix' diagonal; the other elements count as independent.
     """
-    if call.name != "dot_general":
+    if call.name != "dot_general" or call.walk.how == "independent":
         return NO_LOADS
     (contract_x, contract_w), (batch_x, _) = call.params["dimension_numbers"]
     if batch_x or len(contract_x) != 1:
