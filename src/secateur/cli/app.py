@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
+
+from secateur.cli.errors import UserError
 
 __all__ = ["app", "main"]
 
@@ -18,4 +22,8 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line."""
-    app()
+    try:
+        app()
+    except UserError as error:
+        typer.echo(f"secateur: {error}", err=True)
+        sys.exit(2)
