@@ -1,5 +1,6 @@
 # The public names, one by one. They are imported when first used (`__init__.py`), so that
 # `secateur --help` need not wait for JAX.
+from . import networks
 from .beliefs import believe, complexity, count, cut, live, priors
 from .checkpoints import CheckpointError, CheckpointWarning
 from .distributions import (
@@ -80,6 +81,7 @@ __all__ = [
     "free_energy",
     "group_scores",
     "live",
+    "networks",
     "priors",
     "propagate",
     "prune",
