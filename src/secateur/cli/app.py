@@ -7,6 +7,8 @@ import sys
 import typer
 
 from secateur.cli.errors import UserError
+from secateur.cli.fit import fit
+from secateur.cli.predict import predict
 
 __all__ = ["app", "main"]
 
@@ -18,6 +20,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command()(fit)
+app.command()(predict)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import jax
@@ -11,12 +12,49 @@ import pandas as pd
 from scipy import stats
 
 from secateur.distributions import Normal
-from secateur.tables import Encoding
+from secateur.tables import Encoding, TableError, read
 
-__all__ = ["predict_rows"]
+__all__ = ["predict_file", "predict_rows"]
 
 _BLOCK = 8192  # rows at a time
 _SAMPLES = 100  # of a model whose inference samples
+
+
+def predict_file(
+    model: Any,
+    path: str | os.PathLike,
+    *,
+    interval: float = 0.95,
+    missing: str | None = None,
+    encoding: str | None = None,
+) -> tuple[pd.DataFrame, list[str]]:
+    """Predict the rows of a file, in its order; see `predict_rows`.
+
+    Args:
+        model: of a run of `secateur fit`, from `load`.
+        path: of a table; its columns are found by name.
+        interval: probability of the interval.
+        missing: "error", "mean", or "drop", which leaves the predictions of such rows empty; by
+            default as the model was made.
+        encoding: of the text file.
+
+    Returns:
+        The predictions, and what a user should know, in sentences.
+
+    Raises:
+        TableError: the table is not what the model needs, or the model is not one of tables.
+    """
+    extra = model.extra if isinstance(model.extra, dict) else {}
+    if "table" not in extra:
+        raise TableError("the model was not made from a table by `secateur fit`.")
+    columns = Encoding.from_json(extra["table"])
+    frame = read(path, text=columns.text_columns, encoding=encoding)
+    found = columns.encode(frame, missing=missing)
+    if not len(found.rows):
+        raise TableError(f"no row of {path} is complete. Use --missing mean to fill in values.")
+    predictions = predict_rows(model, columns, found.x, interval=interval)
+    predictions.index = found.rows
+    return predictions.reindex(np.arange(len(frame))), found.notes
 
 
 def predict_rows(

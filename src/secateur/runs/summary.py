@@ -25,7 +25,9 @@ def summary(record: dict[str, Any], sizes: dict[str, int]) -> Table:
     for name in ("before", "after"):
         weights.setdefault(f"hidden_{name}", None)
     if weights["hidden_before"]:
-        table.add_row("hidden units", _listed(weights["hidden_before"]), _listed(weights["hidden_after"]))
+        table.add_row(
+            "hidden units", _listed(weights["hidden_before"]), _listed(weights["hidden_after"])
+        )
     columns = uncut_and_cut(record)
     table.add_row("columns in use", str(len(columns[0]) + len(columns[1])), str(len(columns[0])))
     table.add_row("bytes of the file", f"{sizes['before']:,}", f"{sizes['after']:,}")
