@@ -13,6 +13,7 @@ from .distributions import (
     ScaleMixture,
 )
 from .energy import FreeEnergy, free_energy
+from .files import FileError, Loaded, load, save
 from .fitting import FitError, Fitted, Recipe, fit, fit_many
 from .likelihoods import (
     BernoulliLikelihood,
@@ -52,12 +53,14 @@ __all__ = [
     "CheckpointWarning",
     "Coverage",
     "Dirichlet",
+    "FileError",
     "FitError",
     "Fitted",
     "FreeEnergy",
     "Gamma",
     "GaussianLikelihood",
     "Laplace",
+    "Loaded",
     "MultivariateNormal",
     "Normal",
     "PoissonLikelihood",
@@ -81,6 +84,7 @@ __all__ = [
     "free_energy",
     "group_scores",
     "live",
+    "load",
     "networks",
     "priors",
     "propagate",
@@ -91,6 +95,7 @@ __all__ = [
     "reduce",
     "register_rule",
     "savage_dickey",
+    "save",
     "sweep",
     "units",
     "unregister_rule",
