@@ -157,5 +157,6 @@ class Progress:
             )
             self._bar = (bar, bar.add_task(self._title, total=report.epochs))
             bar.start()
+            bar.console.print(self._title)  # stays when the bar is gone
         bar, task = self._bar
         bar.update(task, completed=report.epoch, total=report.epochs, description=report.short)

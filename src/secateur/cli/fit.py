@@ -35,7 +35,7 @@ def fit(
     ],
     out: Annotated[
         Path | None,
-        _option("--out", "-o", help="Folder for the results.  [default: NAME-run]"),
+        _option("--out", "-o", help="Folder for the results; by default NAME-run."),
     ] = None,
     drop: Annotated[
         list[str] | None, _option("--drop", help="Column not to use; several are possible.")
@@ -74,20 +74,20 @@ def fit(
     batch_size: Annotated[
         int | None,
         _option(
-            "--batch-size", help="Rows in a step.  [default: 64, more for large tables]", min=1
+            "--batch-size", help="Rows in a step; by default 64, and more for large tables.", min=1
         ),
     ] = None,
     held_out: Annotated[
         float,
         _option(
-            "--held-out", help="Share of the rows to judge by, not seen before.", min=0, max=0.9
+            "--held-out", help="Share of the rows to judge by, not to learn from.", min=0, max=0.9
         ),
     ] = 0.2,
     max_categories: Annotated[
         int, _option("--max-categories", help="Different texts in a column, at most.", min=2)
     ] = 50,
     encoding: Annotated[
-        str | None, _option("--encoding", help="Of the text file.  [default: UTF-8]")
+        str | None, _option("--encoding", help="Of the text file; by default UTF-8.")
     ] = None,
     resume: Annotated[
         bool, _option("--resume", help="Go on with a run that was interrupted.")
@@ -167,6 +167,4 @@ def _show(run: Any, quiet: bool) -> None:
         console.print(f"Columns that were cut altogether: {names}", markup=False)
         ends = (run.record["energy"][when]["stop_reason"] for when in ("before", "after"))
         console.print("Training: {}. Pruning: {}.".format(*ends), markup=False)
-    console.print(
-        f"Report: {run.folder.report}" if not quiet else str(run.folder.report), markup=False
-    )
+    console.print(f"{'' if quiet else 'Report: '}{run.folder.report}", markup=False)

@@ -20,7 +20,7 @@ def predict(
     new: Annotated[Path, typer.Argument(metavar="NEW", help="A table with the same columns.")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="File to write to.  [default: standard output]"),
+        typer.Option("--out", "-o", help="File to write to; by default standard output."),
     ] = None,
     interval: Annotated[
         float, typer.Option("--interval", help="Probability of the interval.", min=0.01, max=0.999)
@@ -30,11 +30,11 @@ def predict(
         typer.Option(
             "--missing",
             help="Missing values: an error, drop (such rows are left empty), or the mean of the "
-            "data that the model was made from.  [default: as it was made]",
+            "data that the model was made from; by default as for `fit`.",
         ),
     ] = None,
     encoding: Annotated[
-        str | None, typer.Option("--encoding", help="Of the text file.  [default: UTF-8]")
+        str | None, typer.Option("--encoding", help="Of the text file; by default UTF-8.")
     ] = None,
 ) -> None:
     """Predict the target for every row of a table, in the same order, as CSV.

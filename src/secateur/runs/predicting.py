@@ -83,7 +83,7 @@ def predict_rows(
     deviation = np.sqrt(variance + scale**2 * rate / (shape - 1))
     reach = stats.t.ppf(0.5 + interval / 2, 2 * shape)
     reach = reach * np.sqrt(variance + scale**2 * rate / shape)
-    columns = {}
+    columns: dict[str, np.ndarray] = {}
     for number, target in enumerate(encoding.targets):
         columns |= {
             f"{target.name}_mean": mean[:, number],

@@ -22,15 +22,14 @@ def summary(record: dict[str, Any], sizes: dict[str, int]) -> Table:
     table.add_column("after", justify="right")
     weights, energy, held_out = record["weights"], record["energy"], record["held_out"]
     table.add_row("weights", f"{weights['before']:,}", f"{weights['after']:,}")
-    for name in ("before", "after"):
-        weights.setdefault(f"hidden_{name}", None)
-    if weights["hidden_before"]:
-        table.add_row(
-            "hidden units", _listed(weights["hidden_before"]), _listed(weights["hidden_after"])
-        )
+    if weights["hidden_before"] is not None:
+        hidden = (f"{weights[f'hidden_{when}']:,}" for when in ("before", "after"))
+        table.add_row("hidden units", *hidden)
     columns = uncut_and_cut(record)
     table.add_row("columns in use", str(len(columns[0]) + len(columns[1])), str(len(columns[0])))
-    table.add_row("bytes of the file", f"{sizes['before']:,}", f"{sizes['after']:,}")
+    bytes_ = (f"{4 * weights[when]:,}" for when in ("before", "after"))
+    table.add_row("bytes of the weights (4 each)", *bytes_)
+    table.add_row("bytes of the model's file", f"{sizes['before']:,}", f"{sizes['after']:,}")
     table.add_row("free energy (nats)", *_both(energy, "free_energy", ",.1f"))
     if held_out is not None:
         table.add_section()
@@ -39,7 +38,7 @@ def summary(record: dict[str, Any], sizes: dict[str, int]) -> Table:
             ("rmse", "root-mean-square error", ".4g"),
             ("accuracy", "share of right answers", ".1%"),
             ("log_likelihood", "log-likelihood (nats per row)", ".3f"),
-            ("coverage_95", "share in the 95 % interval", ".1%"),
+            ("coverage_95", "95 % coverage", ".1%"),
         ):
             if name in held_out["before"]:
                 table.add_row(f"  {heading}", *_both(held_out, name, form))
@@ -58,7 +57,3 @@ def _both(parts: dict[str, Any], name: str, form: str) -> tuple[str, str]:
     values = (parts[when].get(name) for when in ("before", "after"))
     before, after = ("–" if value is None else format(value, form) for value in values)
     return before, after
-
-
-def _listed(sizes: list[int]) -> str:
-    return " + ".join(map(str, sizes))

@@ -15,7 +15,7 @@ from secateur.tables import Prepared
 
 __all__ = ["Outcome", "Split", "split", "train_and_prune"]
 
-# Shares of a limited time: training cools and must end; pruning makes its rounds short and must end.
+# Shares of a limited time: when training cools and must end; when rounds get short and must end.
 _FIT_TIME = (0.35, 0.55)
 _PRUNE_TIME = (0.75, 0.9)
 

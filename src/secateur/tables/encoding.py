@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -187,7 +188,7 @@ class Encoding:
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` takes: dicts, lists, texts and numbers."""
-        return asdict(self)
+        return json.loads(json.dumps(asdict(self)))  # tuples become lists
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Encoding:
