@@ -100,7 +100,6 @@ def _judge_classes(found, models, x, y, targets, seed) -> None:
         found[name] |= {
             "accuracy": number((guess == labels).mean()),
             "most_frequent": number(np.mean(most_frequent)),
-            "coverage_95": number(_in_likely_set(p, labels, 0.95).mean()),
             "calibration_error": number(_calibration_error(p, labels)),
         }
     for index, target in enumerate(targets[:MOST_TARGETS]):
@@ -144,10 +143,3 @@ def _calibration_error(chances: np.ndarray, labels: np.ndarray) -> float:
     which = _bin_of(confidence)
     gaps = [abs((confidence - right)[which == b].sum()) for b in range(BINS)]
     return float(np.sum(gaps) / len(right))
-
-
-def _in_likely_set(chances: np.ndarray, labels: np.ndarray, level: float) -> np.ndarray:
-    """Whether each label is in the smallest set of classes of at least this probability."""
-    own = np.take_along_axis(chances, labels[..., None], axis=-1)
-    likelier = np.where(chances > own, chances, 0).sum(axis=-1)
-    return likelier < level
