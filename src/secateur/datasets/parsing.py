@@ -13,7 +13,15 @@ import numpy as np
 
 from secateur.datasets.dataset import DatasetError
 
-__all__ = ["digest", "is_archive", "join_targets", "member", "read_table", "round_decimals"]
+__all__ = [
+    "digest",
+    "is_archive",
+    "join_targets",
+    "member",
+    "read_table",
+    "round_decimals",
+    "round_significant",
+]
 
 XLS = b"\xd0\xcf\x11\xe0"
 ZIP = b"PK\x03\x04"
@@ -62,10 +70,8 @@ def read_table(content: bytes, *, columns: int, sheet: int = 0) -> np.ndarray:
     Returns:
         float64, (rows, columns).
     """
-    if content.startswith((XLS, ZIP)):
-        rows = _workbook_rows(content, sheet)
-    else:
-        rows = _text_rows(content)
+    is_workbook = content.startswith((XLS, ZIP))
+    rows = _workbook_rows(content, sheet) if is_workbook else _text_rows(content)
     if not rows:
         raise DatasetError("it is empty")
     if not _is_number(rows[0][0]):
@@ -103,6 +109,12 @@ def round_decimals(values: np.ndarray, decimals: int) -> np.ndarray:
     return np.array(rounded).reshape(values.shape)
 
 
+def round_significant(values: np.ndarray, digits: int) -> np.ndarray:
+    """Rounded to so many significant decimal digits."""
+    rounded = [float(f"{value:.{digits - 1}e}") for value in values.ravel().tolist()]
+    return np.array(rounded).reshape(values.shape)
+
+
 def _open_zip(content: bytes) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(io.BytesIO(content))
@@ -118,7 +130,7 @@ def _workbook_rows(content: bytes, sheet: int) -> list[list[object]]:
         cells = workbook.get_sheet_by_index(sheet).to_python()
     except (python_calamine.CalamineError, python_calamine.WorksheetNotFound) as error:
         raise DatasetError(f"it is no readable Excel workbook: {error}") from None
-    rows = [[cell for cell in row if cell != ""] for row in cells]
+    rows: list[list[object]] = [[cell for cell in row if cell != ""] for row in cells]
     return [row for row in rows if row]
 
 

@@ -92,7 +92,7 @@ def obtain(
     tried: list[str] = []
     for found in find(resource, data_dir):
         try:
-            content = [found.path.read_bytes()]
+            content: Sequence[bytes] = [found.path.read_bytes()]
             value = resource.parse(content)
         except OSError as error:
             tried.append(f"{found.path}: {error.strerror}")

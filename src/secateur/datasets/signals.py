@@ -22,7 +22,8 @@ SIGNALS: dict[str, dict[int, float]] = {
 def make_signal(name: str) -> Dataset:
     """Windows of the signal `name` and the samples that follow them."""
     time = np.pi * np.arange(SAMPLES) / 100
-    signal = sum(amplitude * np.sin(k * time) for k, amplitude in SIGNALS[name].items())
+    waves = [amplitude * np.sin(k * time) for k, amplitude in SIGNALS[name].items()]
+    signal = np.sum(waves, axis=0)
     windows = np.lib.stride_tricks.sliding_window_view(signal, WINDOW)[: SAMPLES - WINDOW]
     return Dataset(
         name=name,
