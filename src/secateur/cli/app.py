@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from secateur.cli import data
 from secateur.cli.errors import UserError
 
 __all__ = ["app", "main"]
@@ -18,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(data.app, name="data")
 
 
 def main() -> None:

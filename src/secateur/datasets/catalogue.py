@@ -39,6 +39,7 @@ class Table:
         targets: the names of the target columns, with units.
         rows: how many.
         file: its name as published.
+        folder: under a data folder, in which the file may be; a glob.
         url: of the file, or of the zip archive it is in.
         source: who published it.
         licence: of the data.
@@ -59,6 +60,7 @@ class Table:
     source: str
     licence: str
     sha256: str
+    folder: str = "*"
     sheet: int = 0
     decimals: Mapping[int, int] = field(default_factory=dict)
     significant_digits: int | None = None
@@ -67,15 +69,14 @@ class Table:
     def resource(self) -> Resource[np.ndarray]:
         """How the table is found, read and kept."""
         download = self.url.rsplit("/", 1)[-1]
-        names = dict.fromkeys((self.file, download))
-        folders = ("", "*/", "uci_raw/*/")
+        patterns = [f"{self.name}.csv", download, f"uci_raw/{download}", f"uci_raw/{self.file}"]
+        patterns += [f"{self.folder}/{self.file}", f"uci_raw/{self.folder}/{self.file}"]
+        if self.folder == "*":
+            patterns.append(self.file)
         return Resource(
             name=self.name,
             stored=f"uci/{self.name}.csv",
-            patterns=(
-                f"{self.name}.csv",
-                *(folder + name for folder in folders for name in names),
-            ),
+            patterns=tuple(dict.fromkeys(patterns)),
             urls=(self.url,),
             wheel=self.wheel,
             parse=partial(parse_table, self),
@@ -243,6 +244,7 @@ _TABLES = (
         targets=("compressor decay coefficient", "turbine decay coefficient"),
         rows=11934,
         file="data.txt",
+        folder="*naval*",  # a file of such a name may be anything
         url=ARCHIVE + "316/condition+based+maintenance+of+naval+propulsion+plants.zip",
         source="Coraddu et al. 2014; UCI Machine Learning Repository, 316",
         licence=CC_BY,

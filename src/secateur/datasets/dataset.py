@@ -85,6 +85,7 @@ class ImageDataset:
         x_test: as `x_train`, 10000 of them.
         y_test: as `y_train`.
         class_names: what the classes are.
+        description: one sentence.
         source: where the data come from.
         licence: theirs.
     """
@@ -95,6 +96,7 @@ class ImageDataset:
     x_test: np.ndarray
     y_test: np.ndarray
     class_names: tuple[str, ...]
+    description: str
     source: str
     licence: str
 
@@ -110,6 +112,7 @@ class SpokenDigits:
         take: 0…49, int8; the official test set is takes 0 to 4.
         speaker_names: who speaks.
         sample_rate: in hertz.
+        description: one sentence.
         source: where the data come from.
         licence: theirs.
     """
@@ -120,6 +123,7 @@ class SpokenDigits:
     take: np.ndarray
     speaker_names: tuple[str, ...]
     sample_rate: int
+    description: str
     source: str
     licence: str
 
