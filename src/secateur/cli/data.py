@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,8 +105,9 @@ def _progress_bar() -> Iterator[Callable[[str, int, int | None], None] | None]:
         yield None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    # What the command prints goes to stdout, not to the bar's stderr.
-    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as progress:
+    # What the command prints belongs above the bar on a terminal, else in stdout itself.
+    above = sys.stdout.isatty()
+    with Progress(*columns, console=console, transient=True, redirect_stdout=above) as progress:
         bar = progress.add_task("", total=None)
         yield lambda name, done, total: progress.update(
             bar, description=f"fetching {name}", completed=done, total=total

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from secateur.datasets.catalogue import UCI
 from secateur.datasets.dataset import DatasetError
 from secateur.datasets.downloading import Downloader
 from secateur.datasets.images import IMAGES
-from secateur.datasets.resources import Found, Resource, find, obtain
+from secateur.datasets.resources import DataDir, Found, Resource, find, obtain
 from secateur.datasets.signals import SIGNALS, make_signal
 from secateur.datasets.speech import DESCRIPTION, LICENCE, RECORDINGS, SPOKEN_DIGITS
 
@@ -48,15 +47,14 @@ def names() -> tuple[str, ...]:
     return (*UCI, *SIGNALS, *IMAGES, SPOKEN_DIGITS.name)
 
 
-def status(name: str, data_dir: str | os.PathLike[str] | None = None) -> Status:
+def status(name: str, data_dir: DataDir = None) -> Status:
     """What is known about a data set without reading it."""
     if name in SIGNALS:
         signal = make_signal(name)
         rows, *shape = signal.x.shape
         inputs = "×".join(map(str, shape))
         return Status(name, rows, inputs, "1", signal.licence, signal.description, None, True)
-    folder = None if data_dir is None else Path(data_dir).expanduser()
-    found = [next(find(resource, folder), None) for resource in _resources(name)]
+    found = [next(find(resource, data_dir), None) for resource in _resources(name)]
     where = None if None in found else found[0]
     if name in UCI:
         table = UCI[name]
@@ -71,7 +69,7 @@ def status(name: str, data_dir: str | os.PathLike[str] | None = None) -> Status:
 
 def fetch(
     name: str,
-    data_dir: str | os.PathLike[str] | None = None,
+    data_dir: DataDir = None,
     *,
     downloader: Downloader | None = None,
 ) -> Path | None:
@@ -92,10 +90,9 @@ def fetch(
     """
     if name in SIGNALS:
         return None
-    folder = None if data_dir is None else Path(data_dir).expanduser()
     downloader = downloader or Downloader()
     kept = [
-        obtain(resource, folder, downloader, keep_in=folder)[1] for resource in _resources(name)
+        obtain(resource, data_dir, downloader, keep_in=data_dir)[1] for resource in _resources(name)
     ]
     return kept[0].path
 

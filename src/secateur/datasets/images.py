@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import gzip
-import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
 from secateur.datasets.dataset import DatasetError, ImageDataset
 from secateur.datasets.downloading import Downloader
 from secateur.datasets.parsing import digest
-from secateur.datasets.resources import Resource, obtain
+from secateur.datasets.resources import DataDir, Resource, obtain
 
 __all__ = ["IMAGES", "ImageFiles", "load_images", "read_idx"]
 
@@ -75,7 +73,7 @@ class ImageFiles:
         ]
 
 
-def load_images(name: str, data_dir: str | os.PathLike[str] | None = None) -> ImageDataset:
+def load_images(name: str, data_dir: DataDir = None) -> ImageDataset:
     """Load MNIST or Fashion-MNIST; looked for, downloaded and checked as `load` does.
 
     Args:
@@ -91,10 +89,9 @@ def load_images(name: str, data_dir: str | os.PathLike[str] | None = None) -> Im
     if name not in IMAGES:
         raise DatasetError(f"no image data set {name!r}; there are {', '.join(IMAGES)}")
     files = IMAGES[name]
-    folder = None if data_dir is None else Path(data_dir).expanduser()
     downloader = Downloader()
     x_train, y_train, x_test, y_test = (
-        obtain(resource, folder, downloader)[0] for resource in files.resources()
+        obtain(resource, data_dir, downloader)[0] for resource in files.resources()
     )
     return ImageDataset(
         name=name,

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from secateur.datasets.catalogue import UCI
 from secateur.datasets.dataset import Dataset, DatasetError
 from secateur.datasets.downloading import Downloader
-from secateur.datasets.resources import obtain
+from secateur.datasets.resources import DataDir, obtain
 from secateur.datasets.signals import SIGNALS, make_signal
 
 __all__ = ["load"]
 
 
-def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
+def load(name: str, data_dir: DataDir = None) -> Dataset:
     """Load one of the paper's data sets, its values and the order of its rows as in the paper.
 
     It is looked for in `data_dir`, in the folder that the environment variable SECATEUR_DATA
@@ -41,6 +38,5 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
         return make_signal(name)
     if name not in UCI:
         raise DatasetError(f"no data set {name!r}; there are {', '.join((*UCI, *SIGNALS))}")
-    folder = None if data_dir is None else Path(data_dir).expanduser()
-    values, _ = obtain(UCI[name].resource(), folder, Downloader())
+    values, _ = obtain(UCI[name].resource(), data_dir, Downloader())
     return UCI[name].dataset(values)

@@ -140,10 +140,7 @@ def _text_rows(content: bytes) -> list[list[object]]:
     except UnicodeDecodeError:
         raise DatasetError("it is neither text nor a workbook nor a zip file") from None
     lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] not in "%@"]
-    if not lines:
-        return []
-    last = lines[-1]
-    separator = next((mark for mark in ",;" if mark in last), None)
+    separator = next((mark for mark in ";," if mark in text), None)
     return [[value.strip() for value in line.split(separator)] for line in lines]
 
 

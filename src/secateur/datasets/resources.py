@@ -14,9 +14,10 @@ import platformdirs
 from secateur.datasets.dataset import DatasetError
 from secateur.datasets.downloading import Downloader, Wheel
 
-__all__ = ["Found", "Resource", "cache_folder", "find", "obtain", "write_atomically"]
+__all__ = ["DataDir", "Found", "Resource", "cache_folder", "find", "obtain", "write_atomically"]
 
 T = TypeVar("T")
+DataDir = str | os.PathLike[str] | None
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def cache_folder() -> Path:
     return platformdirs.user_cache_path("secateur") / "datasets"
 
 
-def find(resource: Resource, data_dir: Path | None) -> Iterator[Found]:
+def find(resource: Resource, data_dir: DataDir) -> Iterator[Found]:
     """The files that may hold the data, in the order in which they are to be tried."""
     for place, folder in _places(data_dir):
         for pattern in (resource.stored, *resource.patterns):
@@ -70,10 +71,10 @@ def find(resource: Resource, data_dir: Path | None) -> Iterator[Found]:
 
 def obtain(
     resource: Resource[T],
-    data_dir: Path | None,
+    data_dir: DataDir,
     downloader: Downloader,
     *,
-    keep_in: Path | None = None,
+    keep_in: DataDir = None,
 ) -> tuple[T, Found]:
     """The values, from the first place that has them, else downloaded and kept.
 
@@ -87,8 +88,9 @@ def obtain(
     Returns:
         The values, and where they now are.
     """
-    if data_dir is not None and keep_in is None and not data_dir.is_dir():
+    if data_dir is not None and keep_in is None and not _folder(data_dir).is_dir():
         raise DatasetError(f"the data folder {data_dir} does not exist")
+    keep = None if keep_in is None else _folder(keep_in)
     tried: list[str] = []
     for found in find(resource, data_dir):
         try:
@@ -105,11 +107,11 @@ def obtain(
                 ) from None
             tried.append(message)  # ours to put right: it is downloaded again
             continue
-        if keep_in is not None and not found.path.is_relative_to(keep_in):
-            return value, _keep(resource, value, content, keep_in)
+        if keep is not None and not found.path.is_relative_to(keep):
+            return value, _keep(resource, value, content, keep)
         return value, found
     value, content = _download(resource, downloader, tried)
-    return value, _keep(resource, value, content, keep_in or cache_folder())
+    return value, _keep(resource, value, content, keep or cache_folder())
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -136,11 +138,15 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
-def _places(data_dir: Path | None) -> Iterator[tuple[str, Path]]:
+def _folder(name: str | os.PathLike[str]) -> Path:
+    return Path(name).expanduser()
+
+
+def _places(data_dir: DataDir) -> Iterator[tuple[str, Path]]:
     if data_dir is not None:
-        yield "data folder", data_dir
+        yield "data folder", _folder(data_dir)
     if environment := os.environ.get("SECATEUR_DATA"):
-        folder = Path(environment).expanduser()
+        folder = _folder(environment)
         if not folder.is_dir():
             raise DatasetError(f"SECATEUR_DATA names {folder}, which is not a folder")
         yield "SECATEUR_DATA", folder

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import wave
 import zipfile
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import numpy as np
 
 from secateur.datasets.dataset import DatasetError, SpokenDigits
 from secateur.datasets.downloading import Downloader
 from secateur.datasets.parsing import digest
-from secateur.datasets.resources import Resource, obtain
+from secateur.datasets.resources import DataDir, Resource, obtain
 
 __all__ = ["DESCRIPTION", "LICENCE", "RECORDINGS", "SPOKEN_DIGITS", "load_spoken_digits"]
 
@@ -33,7 +32,7 @@ URL = "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags
 Fields = dict[str, np.ndarray]
 
 
-def load_spoken_digits(data_dir: str | os.PathLike[str] | None = None) -> SpokenDigits:
+def load_spoken_digits(data_dir: DataDir = None) -> SpokenDigits:
     """Load the spoken digits; looked for, downloaded and checked as `load` does.
 
     Args:
@@ -45,8 +44,7 @@ def load_spoken_digits(data_dir: str | os.PathLike[str] | None = None) -> Spoken
     Raises:
         DatasetError: the data are not to be had, or are not what they should be.
     """
-    folder = None if data_dir is None else Path(data_dir).expanduser()
-    fields, _ = obtain(SPOKEN_DIGITS, folder, Downloader())
+    fields, _ = obtain(SPOKEN_DIGITS, data_dir, Downloader())
     return SpokenDigits(
         audio=np.split(fields["audio"], np.cumsum(fields["length"])[:-1]),
         digit=fields["digit"],
