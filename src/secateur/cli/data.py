@@ -89,7 +89,8 @@ def fetch(
             except datasets.DatasetError as error:
                 failures.append(str(error))
             else:
-                typer.echo(f"{name}: {path or 'made when loaded, nothing to fetch'}")
+                # Not typer.echo, which goes round the bar's hold on stdout.
+                sys.stdout.write(f"{name}: {path or 'made when loaded, nothing to fetch'}\n")
     if failures:
         raise UserError("\n".join(failures))
 
