@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
+
+from secateur.cli import data
+from secateur.cli.errors import UserError
 
 __all__ = ["app", "main"]
 
@@ -14,8 +19,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(data.app, name="data")
 
 
 def main() -> None:
     """Run the command line."""
-    app()
+    try:
+        app()
+    except UserError as error:
+        typer.echo(f"secateur: {error}", err=True)
+        sys.exit(2)
