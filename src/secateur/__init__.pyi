@@ -1,6 +1,7 @@
 # The public names, one by one. They are imported when first used (`__init__.py`), so that
 # `secateur --help` need not wait for JAX.
 from . import datasets
+from . import networks
 from .beliefs import believe, complexity, count, cut, live, priors
 from .checkpoints import CheckpointError, CheckpointWarning
 from .distributions import (
@@ -13,6 +14,7 @@ from .distributions import (
     ScaleMixture,
 )
 from .energy import FreeEnergy, free_energy
+from .files import FileError, Loaded, load, save
 from .fitting import FitError, Fitted, Recipe, fit, fit_many
 from .likelihoods import (
     BernoulliLikelihood,
@@ -52,12 +54,14 @@ __all__ = [
     "CheckpointWarning",
     "Coverage",
     "Dirichlet",
+    "FileError",
     "FitError",
     "Fitted",
     "FreeEnergy",
     "Gamma",
     "GaussianLikelihood",
     "Laplace",
+    "Loaded",
     "MultivariateNormal",
     "Normal",
     "PoissonLikelihood",
@@ -82,6 +86,8 @@ __all__ = [
     "free_energy",
     "group_scores",
     "live",
+    "load",
+    "networks",
     "priors",
     "propagate",
     "prune",
@@ -91,6 +97,7 @@ __all__ = [
     "reduce",
     "register_rule",
     "savage_dickey",
+    "save",
     "sweep",
     "units",
     "unregister_rule",

@@ -8,6 +8,7 @@ import typer
 
 from secateur.cli import data
 from secateur.cli.errors import UserError
+from secateur.cli.report import report
 
 __all__ = ["app", "main"]
 
@@ -20,6 +21,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data.app, name="data")
+app.command()(report)
 
 
 def main() -> None:
