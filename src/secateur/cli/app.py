@@ -6,9 +6,11 @@ import sys
 
 import typer
 
+from secateur.cli import data
 from secateur.cli.errors import UserError
 from secateur.cli.fit import fit
 from secateur.cli.predict import predict
+from secateur.cli.report import report
 
 __all__ = ["app", "main"]
 
@@ -22,6 +24,8 @@ app = typer.Typer(
 )
 app.command()(fit)
 app.command()(predict)
+app.command()(report)
+app.add_typer(data.app, name="data")
 
 
 def main() -> None:

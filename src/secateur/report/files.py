@@ -12,7 +12,7 @@ __all__ = ["FORMAT", "VERSION", "RecordError", "read_record", "write_text"]
 FORMAT = "secateur run"
 VERSION = 1
 
-_PARTS = {
+_PARTS: dict[str, Any] = {
     "command": str, "created": str, "data": dict, "energy": dict, "history": dict, "inputs": list,
     "leaves": list, "model": dict, "rounds": list, "seconds": (int, float, type(None)),
     "settings": dict, "targets": list, "task": str, "weights": dict,
@@ -53,8 +53,8 @@ def check(record: Any, name: str = "the record") -> None:
     if version != VERSION:
         made_by = record.get("secateur", "another version")
         raise RecordError(
-            f"{name} has version {version!r}, written by secateur {made_by}. This one reads version "
-            f"{VERSION}: install the other, or run `secateur fit` again."
+            f"{name} has version {version!r}, written by secateur {made_by}. This one reads "
+            f"version {VERSION}: install the other, or run `secateur fit` again."
         )
     for part, kind in _PARTS.items():
         if not isinstance(record.get(part), kind):

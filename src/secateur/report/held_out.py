@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from secateur.fitting.result import Fitted
+from secateur.likelihoods import GaussianLikelihood
 from secateur.report.plain import number, numbers, text
 from secateur.report.predicting import (
     Numbers,
@@ -39,13 +40,13 @@ def describe_held_out(
     return found
 
 
-# --- numbers ---------------------------------------------------------------------------------------
+# --- numbers -------------------------------------------------------------------------------------
 
 
 def _judge_numbers(found, models, x, y, targets, seed) -> None:
-    predictions = {name: predict_numbers(m, x, y, seed) for name, m in models.items()}
-    if any(p is None for p in predictions.values()):
+    if not all(isinstance(m.model.likelihood, GaussianLikelihood) for m in models.values()):
         return
+    predictions = {name: predict_numbers(m, x, y, seed) for name, m in models.items()}
     y = np.asarray(y, np.float64).reshape(len(y), -1)
     for name, p in predictions.items():
         errors = p.mean - y
@@ -86,37 +87,30 @@ def _some(rows: int) -> np.ndarray:
     return np.unique(np.linspace(0, rows - 1, min(rows, MOST_POINTS)).round().astype(int))
 
 
-# --- classes ---------------------------------------------------------------------------------------
+# --- classes -------------------------------------------------------------------------------------
 
 
 def _judge_classes(found, models, x, y, targets, seed) -> None:
-    chances = {name: class_probabilities(m, x, y, seed) for name, m in models.items()}
-    if any(p is None for p in chances.values()):
-        return
-    labels = np.asarray(y).reshape(len(y), -1).astype(int)
-    most_frequent = [np.bincount(column).max() / len(labels) for column in labels.T]
-    for name, p in chances.items():
-        guess = p.argmax(axis=-1)
+    classes = [text(c) for c in targets[0]["classes"]]
+    labels = y.reshape(-1).astype(int)
+    entry: dict[str, Any] = {"name": text(targets[0]["name"]), "classes": classes}
+    for name, model in models.items():
+        chances = class_probabilities(model, x, y, len(classes), seed)
+        guess, sure = chances.argmax(axis=1), chances.max(axis=1)
+        right = guess == labels
         found[name] |= {
-            "accuracy": number((guess == labels).mean()),
-            "most_frequent": number(np.mean(most_frequent)),
-            "calibration_error": number(_calibration_error(p, labels)),
+            "accuracy": number(right.mean()),
+            "most_frequent": number(np.bincount(labels).max() / len(labels)),
+            "coverage_95": number(_in_likely_set(chances, labels, 0.95).mean()),
+            "calibration_error": number(_calibration_error(sure, right)),
         }
-    for index, target in enumerate(targets[:MOST_TARGETS]):
-        count = chances["after"].shape[-1]
-        classes = [text(c) for c in target.get("classes") or range(count)]
-        entry: dict[str, Any] = {"name": text(target["name"]), "classes": classes}
-        for name, p in chances.items():
-            own, right = p[:, index], labels[:, index]
-            guess = own.argmax(axis=-1)
-            table = np.zeros((count, count), int)
-            np.add.at(table, (right, guess), 1)
-            entry[name] = {
-                "accuracy": number((guess == right).mean()),
-                "bins": _reliability(own.max(axis=-1), guess == right),
-                "confusion": table.tolist() if count <= MOST_CLASSES else None,
-            }
-        found["targets"].append(entry)
+        table = np.zeros((len(classes), len(classes)), int)
+        np.add.at(table, (labels, guess), 1)
+        entry[name] = {
+            "bins": _reliability(sure, right),
+            "confusion": table.tolist() if len(classes) <= MOST_CLASSES else None,
+        }
+    found["targets"].append(entry)
 
 
 def _bin_of(confidence: np.ndarray) -> np.ndarray:
@@ -137,9 +131,15 @@ def _reliability(confidence: np.ndarray, right: np.ndarray) -> list[dict[str, An
     ]
 
 
-def _calibration_error(chances: np.ndarray, labels: np.ndarray) -> float:
+def _calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
     """|sure − right|, averaged over rows by bin."""
-    confidence, right = chances.max(axis=-1).ravel(), (chances.argmax(-1) == labels).ravel()
     which = _bin_of(confidence)
     gaps = [abs((confidence - right)[which == b].sum()) for b in range(BINS)]
     return float(np.sum(gaps) / len(right))
+
+
+def _in_likely_set(chances: np.ndarray, labels: np.ndarray, level: float) -> np.ndarray:
+    """Whether each label is in the smallest set of classes of at least this probability."""
+    own = np.take_along_axis(chances, labels[:, None], axis=1)
+    likelier = np.where(chances > own, chances, 0).sum(axis=1)
+    return likelier < level

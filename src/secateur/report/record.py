@@ -59,6 +59,8 @@ def make_record(
     """
     if task not in TASKS:
         raise ValueError(f"task={task!r}. Supported: {', '.join(TASKS)}.")
+    if task == "classification" and (len(targets) != 1 or not targets[0].get("classes")):
+        raise ValueError("classification needs one target, with its classes.")
     before, after = leaves_of(fitted), leaves_of(pruned)
     network, first = dense(pruned), dense(fitted)
     counts = count(fitted.beliefs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,6 @@ def _edges(trainings: list[int]) -> np.ndarray:
     total = trainings[-1]
     width = max(1, -(-total // _MOST_POINTS))
     edges = {total}
-    for begin, end in zip(trainings[:-1], trainings[1:], strict=True):
+    for begin, end in pairwise(trainings):
         edges.update(range(begin, end, width))
     return np.array(sorted(edges))

@@ -88,9 +88,7 @@ def plural(number: int, noun: str) -> str:
     return f"{figure(number, 0)} {noun if number == 1 else noun + 's'}"
 
 
-FILTERS = {
-    f.__name__: f for f in (figure, change, significant, percent, duration, setting, plural)
-}
+FILTERS = {f.__name__: f for f in (figure, change, significant, percent, duration, setting, plural)}
 
 
 def tell(record: dict[str, Any]) -> dict[str, Any]:
@@ -139,6 +137,7 @@ def _measures(record: dict[str, Any]) -> list[dict[str, Any]]:
         ("r_squared", "share of the variance explained (R²)", lambda v: figure(v, 3),
          "higher is better"),
         ("accuracy", "accuracy", percent, "higher is better"),
+        ("most_frequent", "accuracy of always the most frequent class", percent, ""),
         ("log_likelihood", "log-likelihood per row, nats", lambda v: figure(v, 3),
          "higher is better"),
         ("coverage_95", "coverage of 95 % intervals", percent, "95 % is right"),

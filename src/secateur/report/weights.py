@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from secateur.beliefs.trees import flatten, is_belief
+from secateur.beliefs.trees import aligned, flatten, is_belief
 from secateur.distributions import Normal
 from secateur.fitting.result import Fitted
 from secateur.reduction import prune_scores
@@ -38,21 +38,32 @@ class Leaf(NamedTuple):
 
 def leaves_of(fitted: Fitted) -> list[Leaf]:
     """Return the uncertain arrays of a model, with what removing each weight would change."""
-    scores = prune_scores(fitted.beliefs, fitted.priors)
-    scored = jax.tree.leaves(scores, is_leaf=lambda leaf: leaf is None)
-    beliefs, paths, _ = flatten(fitted.beliefs)
-    return [
-        Leaf(path, *np.broadcast_arrays(*map(np.asarray, (q.mean, q.variance, s))))
-        for q, path, s in zip(beliefs, paths, scored, strict=True)
-        if is_belief(q)
+    every, all_paths, treedef = flatten(fitted.beliefs)
+    every_prior = aligned(fitted.priors, treedef, "priors")
+    found = [
+        entry for entry in zip(all_paths, every, every_prior, strict=True) if is_belief(entry[1])
     ]
+    paths, beliefs, priors = map(list, zip(*found, strict=True))
+    # As one program: step by step, every operation would be compiled for every shape.
+    scores = jax.jit(prune_scores)(beliefs, priors)
+    leaves = [
+        Leaf(path, *np.broadcast_arrays(*map(np.asarray, (q.mean, q.variance, s))))
+        for q, path, s in zip(beliefs, paths, scores, strict=True)
+    ]
+    # Within a layer, matrices before biases: as one reads it.
+    layers = [leaf.path.rpartition("[")[0] for leaf in leaves]
+    order = sorted(
+        range(len(leaves)), key=lambda k: (layers.index(layers[k]), -leaves[k].mean.ndim)
+    )
+    return [leaves[k] for k in order]
 
 
 def describe_leaves(before: list[Leaf], after: list[Leaf]) -> list[dict[str, Any]]:
     """Return every array as the record holds it; see `make_record`."""
     total = sum(leaf.mean.size for leaf in before)
     if total <= ALL_WEIGHTS:
-        first = last = [None] * len(before)
+        first: list = [None] * len(before)
+        last = first
     else:
         first, last = _strongest(before, SHOWN_BEFORE), _strongest(after, ALL_WEIGHTS)
     return [
@@ -126,7 +137,7 @@ def dense(fitted: Fitted) -> Dense | None:
     sizes = [weights[0].shape[0], *(w.shape[1] for w in weights)]
     if [w.shape[0] for w in weights] != sizes[:-1]:
         return None
-    leads = [np.ones(sizes[-1], bool)]
+    leads: list[Any] = [np.ones(sizes[-1], bool)]
     for live in reversed(weights):
         leads.insert(0, (live & leads[0][None]).any(axis=1))
     fed = [np.ones(sizes[0], bool)]

@@ -46,7 +46,7 @@ function stretched([low, high], [from, to], unit) {
   const scale = (v) => inner(bend(v));
   scale.ticks = () => {
     const sizes = [];
-    for (let p = Math.ceil(Math.log10(unit)); 10 ** p <= Math.max(-low, high); p++) sizes.push(10 ** p);
+    for (let p = Math.ceil(Math.log10(unit)); 10 ** p <= Math.max(-low, high); p++) sizes.push(10 ** p, 3 * 10 ** p);
     return [...sizes.map((s) => -s).reverse(), 0, ...sizes].filter((v) => v >= low && v <= high);
   };
   return scale;

@@ -1,10 +1,15 @@
 const targetOf = (holder) => record.held_out.targets[+holder.dataset.target];
 
-function square(holder, description, xLabel, yLabel, from = 0) {
+function square(holder, description, xLabel, yLabel, from = 0, rows = 0) {
   const { svg, width, height } = canvas(holder, Math.max(280, Math.min(380, holder.clientWidth * 0.8)), description);
   const left = 46, right = width - 10, top = 24, bottom = height - 40;
   const x = linear([from, 1], [left, right]), y = linear([0, 1], [bottom, top]);
   axisY(svg, y, left, right, yLabel, 11, 5);
+  if (rows) {  // where chance alone puts 95 % of the points
+    const steps = Array.from({ length: 41 }, (_, k) => k / 40), edge = (p, sign) => p + sign * 1.96 * Math.sqrt(p * (1 - p) / rows);
+    const corners = [...steps.map((p) => [p, edge(p, 1)]), ...steps.reverse().map((p) => [p, edge(p, -1)])];
+    make('path', { class: 'band', d: `M${corners.map(([a, b]) => `${x(a).toFixed(1)} ${y(Math.max(0, Math.min(1, b))).toFixed(1)}`).join('L')}Z` }, svg);
+  }
   axisX(svg, x, bottom, left, right, xLabel, 5);
   make('line', { class: 'diagonal', x1: x(from), y1: y(from), x2: x(1), y2: y(1) }, svg);
   return { svg, x, y };
@@ -12,7 +17,7 @@ function square(holder, description, xLabel, yLabel, from = 0) {
 
 charts.coverage = (holder) => {
   const target = targetOf(holder);
-  const { svg, x, y } = square(holder, 'Observed against nominal coverage of central intervals.', 'should hold', 'does hold');
+  const { svg, x, y } = square(holder, 'Observed against nominal coverage of central intervals.', 'nominal', 'observed coverage', 0, record.held_out.rows);
   const marks = [];
   for (const [when, name, cls, fill] of [['before', 'Trained', 's-before', 'f-cut'], ['after', 'Pruned', 's-after', 'f-kept']]) {
     const seen = target[when].coverage;
@@ -27,15 +32,25 @@ charts.coverage = (holder) => {
   return true;
 };
 
+// 95 % of a share that was observed in so many rows (Wilson).
+function wilson(share, rows, z = 1.96) {
+  const size = 1 + z * z / rows, middle = (share + z * z / (2 * rows)) / size;
+  const half = (z / size) * Math.sqrt(share * (1 - share) / rows + z * z / (4 * rows * rows));
+  return [Math.max(0, middle - half), Math.min(1, middle + half)];
+}
+
 charts.reliability = (holder) => {
   const target = targetOf(holder);
-  const { svg, x, y } = square(holder, 'How often predictions are right against their probability.', 'probability of the predicted class', 'right');
+  const { svg, x, y } = square(holder, 'How often predictions are right against their probability.', 'probability of the predicted class', 'share that is right', Math.min(0.5, 1 / target.classes.length));
   const marks = [], rows = target.after.bins.reduce((sum, bin) => sum + bin.rows, 0);
-  for (const [when, name, cls, fill] of [['before', 'Trained', 's-before', 'f-cut'], ['after', 'Pruned', 's-after', 'f-kept']]) {
+  for (const [when, name, fill] of [['before', 'Trained', 'f-cut'], ['after', 'Pruned', 'f-kept']]) {
     const bins = target[when].bins;
-    path(svg, cls, bins.map((b) => x(b.confidence)), bins.map((b) => y(b.right)));
     for (const bin of bins) {
       const at = { x: x(bin.confidence), y: y(bin.right), r: 3 + 9 * Math.sqrt(bin.rows / rows) };
+      if (when === 'after') {
+        const [low, high] = wilson(bin.right, bin.rows);
+        make('line', { class: 's-after', x1: at.x, x2: at.x, y1: y(low), y2: y(high), 'stroke-opacity': 0.6 }, svg);
+      }
       make('circle', { class: fill, cx: at.x, cy: at.y, r: at.r, opacity: when === 'after' ? 0.85 : 0.6 }, svg);
       marks.push({ ...at, tell: () => [`${name}: ${bin.rows} rows`, `mean probability ${percent(bin.confidence)}`, `right ${percent(bin.right)}`] });
     }

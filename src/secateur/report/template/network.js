@@ -30,7 +30,7 @@ function drawNetwork(holder, when) {
   const most = Math.max(6, Math.min(20, Math.floor(width / 26)));
   const longest = (layer) => Math.min(most, Math.max(0, ...Array.from({ length: Math.min(sizes[layer], 200) }, (_, i) => nodeName(layer, i).length)));
   const last = sizes.length - 1;
-  const left = 18 + 6.6 * longest(0), right = width - 18 - 6.6 * longest(last);
+  const left = 18 + 7 * longest(0), right = width - 18 - 7 * longest(last);
   const xs = sizes.map((_, layer) => left + (layer / last) * (right - left));
   const room = sizes.map((n) => Math.min(44, (height - 24) / n));
   const y = (layer, i) => height / 2 + (i - (sizes[layer] - 1) / 2) * room[layer];
