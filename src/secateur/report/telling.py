@@ -140,7 +140,7 @@ def _measures(record: dict[str, Any]) -> list[dict[str, Any]]:
         ("most_frequent", "accuracy of always the most frequent class", percent, ""),
         ("log_likelihood", "log-likelihood per row, nats", lambda v: figure(v, 3),
          "higher is better"),
-        ("coverage_95", "coverage of 95 % intervals", percent, "95 % is right"),
+        ("coverage_95", "95 % coverage", percent, "95 % is right"),
         ("calibration_error", "calibration error", percent, "lower is better"),
     )  # fmt: skip
     before, after = record["held_out"]["before"], record["held_out"]["after"]
