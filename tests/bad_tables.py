@@ -1,6 +1,11 @@
 """Tables with target y that cannot be used, by what is wrong, and what must be said of each."""
 
 
+def content(kind):
+    """The file's bytes."""
+    return BAD[kind][0].encode("latin-1" if kind == "wrong encoding" else "utf-8")
+
+
 def rows(line, count=12):
     """Rows in which `{i}` is their number."""
     return "".join(line.format(i=i) + "\n" for i in range(count))
@@ -25,6 +30,10 @@ BAD = {
     "few rows": ("a,y\n" + rows("{i},{i}.5", 9), r"9 rows are there, which is too few"),
     "stray text": (GOOD + "n0ne,2\n", r"not in row 13: 'n0ne'"),
     "huge": (GOOD + "1e200,2\n", r"beyond ±1e\+100 in row 13"),
+    "wrong encoding": (
+        "größe,y\n" + rows("{i},{i}.5"),
+        r"not UTF-8.*--encoding latin-1",
+    ),
     "open quote": (GOOD + '"1,2\n', r"quotation mark|fields"),
     "only target": ("y\n" + rows("{i}.5"), r"no column is left to predict from"),
 }

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 import secateur as sc
-from bad_tables import BAD
+from bad_tables import BAD, content
 from command_line import secateur
 from secateur.report.predicting import predict_numbers
 from secateur.runs.folders import FILES, Folder, FolderError
@@ -229,12 +229,11 @@ def test_models_that_sample_predict_what_moments_say(run, classes, data):
 
 @pytest.mark.parametrize("kind", BAD)
 def test_bad_tables_end_in_a_line_and_leave_nothing(kind, tmp_path):
-    text, message = BAD[kind]
     path, out = tmp_path / "data.csv", tmp_path / "out"
-    path.write_text(text)
+    path.write_bytes(content(kind))
     result = secateur("fit", path, "--target", "y", "--out", out)
     assert result.code == 2
-    assert re.fullmatch(f"secateur: .*({message}).*\n", result.err)
+    assert re.fullmatch(f"secateur: .*({BAD[kind][1]}).*\n", result.err)
     assert result.out == ""
     assert not out.exists()
 
@@ -280,8 +279,9 @@ def test_folders_are_never_overwritten_by_accident(run, data, tmp_path):
     for options in ({"resume": False, "force": True}, {"resume": True, "force": False}):
         with pytest.raises(FolderError, match=r"other things \(thesis.tex"):
             Folder(tmp_path).claim(**options)
-    with pytest.raises(FolderError, match="is a file"):
-        Folder(tmp_path / "thesis.tex").claim(resume=False, force=True)
+    for path in (tmp_path / "thesis.tex", tmp_path / "thesis.tex" / "run"):
+        with pytest.raises(FolderError, match=r"thesis.tex is a file"):
+            Folder(path).claim(resume=False, force=True)
 
 
 def test_results_take_their_places_together_or_not_at_all(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bad_tables import BAD
+from bad_tables import BAD, content
 from secateur.tables import Encoding, TableError, prepare, read
 
 
@@ -188,9 +188,10 @@ def test_missing_values_of_new_rows(encoding):
 
 @pytest.mark.parametrize("kind", BAD)
 def test_bad_tables_are_refused_with_the_way_out(tmp_path, kind):
-    text, message = BAD[kind]
-    with pytest.raises(TableError, match=message):
-        prepare(read(table_of(tmp_path, text)), ["y"])
+    path = tmp_path / "data.csv"
+    path.write_bytes(content(kind))
+    with pytest.raises(TableError, match=BAD[kind][1]):
+        prepare(read(path), ["y"])
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def fit(
         again = command if resume else f"{_without(command, '--force')} --resume"
         typer.echo(f"secateur: stopped. What was reached is kept; go on with\n  {again}", err=True)
         raise typer.Exit(_INTERRUPTED) from None
-    except (ValueError, sc.FitError, sc.CheckpointError) as error:
+    except (ValueError, sc.FitError, sc.CheckpointError, OSError) as error:
         raise UserError(str(error)) from error
     _show(run, quiet)
 

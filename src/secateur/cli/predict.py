@@ -51,7 +51,7 @@ def predict(
         found, notes = predict_file(
             model, new, interval=interval, missing=missing and missing.value, encoding=encoding
         )
-    except (ValueError, sc.CheckpointError) as error:
+    except (ValueError, OSError) as error:
         raise UserError(str(error)) from error
     for note in notes:
         typer.echo(f"secateur: {note}", err=True)

@@ -75,7 +75,8 @@ def fit_table(
         try:
             outcome = train_and_prune(prepared, data, settings, folder, watch, progress=progress)
         except (sc.FitError, ValueError):
-            folder.forget_checkpoint()  # it would only lead here again
+            if not resume:  # what there was before is not this run's to remove
+                folder.forget_checkpoint()
             raise
     encoding = prepared.encoding
     record = report.make_record(

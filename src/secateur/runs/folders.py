@@ -67,10 +67,15 @@ class Folder:
         """
         if resume and force:
             raise FolderError("--resume goes on, --force starts anew. Give one of them.")
-        if not self.path.exists():
+        nearest = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
+        if not nearest.is_dir():
+            raise FolderError(f"{nearest} is a file. Give another folder with --out.")
+        if not os.access(nearest, os.W_OK | os.X_OK):
+            raise FolderError(
+                f"nothing can be written to {nearest}. Give another folder with --out."
+            )
+        if nearest != self.path:
             return
-        if not self.path.is_dir():
-            raise FolderError(f"{self.path} is a file. Give another folder with --out.")
         there = {entry.name for entry in self.path.iterdir()}
         ours = {*FILES, _CHECKPOINT, _UNFINISHED}
         if there - ours and not there & ours:
