@@ -161,7 +161,7 @@ def _show(run: Any, quiet: bool) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     if not quiet:
-        console.print(summary(run.record, run.sizes))
+        console.print(summary(run.record))
         _, cut = uncut_and_cut(run.record)
         names = ", ".join(cut) or "none"
         console.print(f"Columns that were cut altogether: {names}", markup=False)

@@ -24,12 +24,10 @@ class Run(NamedTuple):
     Attributes:
         folder: where its results are.
         record: everything that the report shows.
-        sizes: bytes of the model's files, "before" and "after" pruning.
     """
 
     folder: Folder
     record: dict[str, Any]
-    sizes: dict[str, int]
 
 
 def fit_table(
@@ -103,7 +101,7 @@ def fit_table(
         sc.save(outcome.fitted, results.unpruned, extra=extra)
         results.write_record(record)
         report.write(record, results.report)
-    return Run(folder, record, folder.sizes())
+    return Run(folder, record)
 
 
 def _table(path: str | os.PathLike, targets: Sequence[str], settings: Settings) -> Prepared:

@@ -123,10 +123,6 @@ class Folder:
         text = json.dumps(record, allow_nan=False)
         (self.path / "run.json").write_text(text, encoding="utf-8")
 
-    def sizes(self) -> dict[str, int]:
-        """Return the bytes of the model's file before and after pruning."""
-        return {"before": self.unpruned.stat().st_size, "after": self.model.stat().st_size}
-
     def finished_model(self) -> Path:
         """Return the file of the pruned model.
 

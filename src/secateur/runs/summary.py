@@ -9,12 +9,11 @@ from rich.table import Table
 __all__ = ["summary", "uncut_and_cut"]
 
 
-def summary(record: dict[str, Any], sizes: dict[str, int]) -> Table:
+def summary(record: dict[str, Any]) -> Table:
     """Return a table of what there was before pruning and what is left after.
 
     Args:
         record: from `secateur.report.make_record`.
-        sizes: bytes of the files, "before" and "after".
     """
     table = Table(title="Before and after pruning", title_justify="left")
     table.add_column("")
@@ -22,14 +21,13 @@ def summary(record: dict[str, Any], sizes: dict[str, int]) -> Table:
     table.add_column("after", justify="right")
     weights, energy, held_out = record["weights"], record["energy"], record["held_out"]
     table.add_row("weights", f"{weights['before']:,}", f"{weights['after']:,}")
-    if weights["hidden_before"] is not None:
+    if weights["hidden_before"]:
         hidden = (f"{weights[f'hidden_{when}']:,}" for when in ("before", "after"))
         table.add_row("hidden units", *hidden)
     columns = uncut_and_cut(record)
     table.add_row("columns in use", str(len(columns[0]) + len(columns[1])), str(len(columns[0])))
     bytes_ = (f"{4 * weights[when]:,}" for when in ("before", "after"))
     table.add_row("bytes of the weights (4 each)", *bytes_)
-    table.add_row("bytes of the model's file", f"{sizes['before']:,}", f"{sizes['after']:,}")
     table.add_row("free energy (nats)", *_both(energy, "free_energy", ",.1f"))
     if held_out is not None:
         table.add_section()

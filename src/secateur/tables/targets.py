@@ -47,8 +47,9 @@ def decided(
         sentence = f"task: {task}, as --task says"
     else:
         task, why = _decision({name: (kinds[name], distinct[name]) for name in names})
-        other = TASKS[1 - TASKS.index(task)]
-        sentence = f"task: {task}, since {quoted(names)} {why}; otherwise give --task {other}"
+        sentence = f"task: {task}, since {quoted(names)} {why}"
+        if len(names) == 1:
+            sentence += f"; otherwise give --task {TASKS[1 - TASKS.index(task)]}"
     if task == "regression":
         for name in names:
             if kinds[name] == "category":
