@@ -1,7 +1,6 @@
 # The public names, one by one. They are imported when first used (`__init__.py`), so that
 # `secateur --help` need not wait for JAX.
-from . import datasets
-from . import networks
+from . import datasets, networks
 from .beliefs import believe, complexity, count, cut, live, priors
 from .checkpoints import CheckpointError, CheckpointWarning
 from .distributions import (
