@@ -49,7 +49,7 @@ def close(actual, expected, digits=5):
     np.testing.assert_allclose(actual, np.asarray(expected), rtol=10.0**-digits, atol=1e-9)
 
 
-# --- the record ------------------------------------------------------------------------------------
+# --- the record ----------------------------------------------------------------------------------
 
 
 def test_a_record_is_plain_json_and_small(made):
@@ -137,7 +137,7 @@ def test_what_is_not_finite_is_none(numbers):
     assert "–" in html(record)
 
 
-# --- inputs ----------------------------------------------------------------------------------------
+# --- inputs --------------------------------------------------------------------------------------
 
 
 def test_an_input_is_cut_if_and_only_if_predictions_ignore_it(made):
@@ -183,7 +183,7 @@ def test_a_unit_counts_only_if_it_is_fed_and_leads_somewhere(numbers):
     assert network.hidden_used == 1
 
 
-# --- held-out data ---------------------------------------------------------------------------------
+# --- held-out data -------------------------------------------------------------------------------
 
 
 def test_errors_and_log_likelihood_on_held_out_rows(numbers):
@@ -276,7 +276,7 @@ def test_wrong_use_is_told(classes):
         found.record(targets=[{"name": "y", "classes": None}])
 
 
-# --- size ------------------------------------------------------------------------------------------
+# --- size ----------------------------------------------------------------------------------------
 
 
 def of_size(found, hidden, live_share):
@@ -327,7 +327,7 @@ def test_survivors_beyond_number_are_cut_short_too(numbers):
     assert len(html(record).encode()) < 3e6
 
 
-# --- the page --------------------------------------------------------------------------------------
+# --- the page ------------------------------------------------------------------------------------
 
 
 class Parts(HTMLParser):
@@ -357,7 +357,7 @@ class Parts(HTMLParser):
 
 
 def test_user_data_are_text_everywhere(made):
-    found, record = made
+    _, record = made
     parts = Parts(html(record))
     assert parts.tags.count("script") == 2  # the data, and ours
     assert "img" not in parts.tags
@@ -394,7 +394,7 @@ def test_a_page_without_held_out_data_rounds_or_layers(classes, tmp_path):
     assert "On data it has not seen" not in page
 
 
-# --- files and the command -------------------------------------------------------------------------
+# --- files and the command -----------------------------------------------------------------------
 
 
 @pytest.fixture
