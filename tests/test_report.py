@@ -282,7 +282,7 @@ def test_wrong_use_is_told(classes):
 def of_size(found, hidden, live_share):
     """The same run, had its network been larger."""
     rng, network = np.random.default_rng(0), Dense(5, hidden, 2)
-    params = network.init(jax.random.key(0))
+    params = jax.eval_shape(network.init, jax.random.key(0))
 
     def believe(share):
         return jax.tree.map(
@@ -292,7 +292,7 @@ def of_size(found, hidden, live_share):
             params,
         )
 
-    priors = jax.tree.map(lambda m: sc.Normal(jnp.zeros(m.shape), jnp.ones(m.shape)), params)
+    priors = jax.tree.map(lambda _: sc.Normal(0.0, 1.0), params)
     fitted = replace(found.fitted, beliefs=believe(1.0), priors=priors)
     pruned = replace(found.pruned, beliefs=believe(live_share), priors=priors)
     return found.record(fitted=fitted, pruned=pruned, held_out=None)
