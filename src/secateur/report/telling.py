@@ -19,7 +19,7 @@ def figure(value: float | None, digits: int = 1) -> str:
     """
     if value is None:
         return _DASH
-    shown = f"{value:,.{digits}f}".replace(",", _THIN)
+    shown = f"{float(value):,.{digits}f}".replace(",", _THIN)
     if shown.startswith("-"):
         return shown[1:] if not shown.strip("-0.") else _MINUS + shown[1:]
     return shown

@@ -46,12 +46,13 @@ function drawNetwork(holder, when) {
   const all = record.live[when === 'before' ? 0 : 1] - biases.reduce((sum, leaf) => sum + leaf[when].live, 0);
   weights = weights.slice(0, MOST_LINES);
   const strongest = matrices.map((_, layer) => Math.max(1e-9, ...weights.filter((w) => w.layer === layer).map((w) => Math.abs(w.mean))));
+  const slim = Math.max(0.2, Math.min(1, Math.sqrt(250 / Math.max(1, weights.length))));  // many lines are thin lines
   const lines = make('g', { 'stroke-linecap': 'round' }, svg);
   const marks = [];
   [...weights].reverse().forEach((w) => {
     make('line', {
       class: w.mean >= 0 ? 'positive' : 'negative', x1: w.line[0], y1: w.line[1], x2: w.line[2], y2: w.line[3],
-      'stroke-width': 0.6 + 3.4 * Math.abs(w.mean) / strongest[w.layer], 'stroke-opacity': 0.06 + 0.94 * certainty(w),
+      'stroke-width': slim * (0.6 + 3.4 * Math.abs(w.mean) / strongest[w.layer]), 'stroke-opacity': slim * (0.06 + 0.94 * certainty(w)),
     }, lines);
     marks.push({ line: w.line, tell: () => tellWeight(`${nodeName(w.layer, w.from)} → ${nodeName(w.layer + 1, w.to)}`, w) });
   });
@@ -66,8 +67,8 @@ function drawNetwork(holder, when) {
     }
     if (layer === 0) return;
     for (const w of weightsOf(biases[layer - 1], when)) {
-      const at = { x: xs[layer], y: y(layer, w.index), r: radius + 2.5 };
-      make('circle', { class: 'ring ' + (w.mean >= 0 ? 'positive' : 'negative'), cx: at.x, cy: at.y, r: at.r, 'stroke-opacity': 0.06 + 0.94 * certainty(w) }, svg);
+      const at = { x: xs[layer], y: y(layer, w.index), r: radius + Math.min(2.5, room[layer] / 4) };
+      make('circle', { class: 'ring ' + (w.mean >= 0 ? 'positive' : 'negative'), cx: at.x, cy: at.y, r: at.r, 'stroke-width': Math.min(2, room[layer] / 4), 'stroke-opacity': 0.06 + 0.94 * certainty(w) }, svg);
       marks.push({ ...at, tell: () => tellWeight(`bias of ${nodeName(layer, w.index)}`, w) });
     }
   });

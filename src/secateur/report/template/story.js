@@ -34,6 +34,7 @@ charts.energy = (holder) => {
   });
   let last = -Infinity;
   starts.forEach((start, i) => {
+    if (i && start === starts[i - 1]) return;  // there was nothing to train
     make('line', { class: 'round', x1: x(start), x2: x(start), y1: 34, y2: bottom - 8 }, svg);
     if (x(start) - last > 16) labels.push([x(start), i + 1]);
     if (x(start) - last > 16) last = x(start);
