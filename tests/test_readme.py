@@ -48,3 +48,19 @@ def test_the_examples_of_the_pruning_guide_run(tmp_path):
     assert "divergence" in printed
     assert "20 hidden" in printed
     assert "6 input" in printed
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_scikit_learn_guide_run(tmp_path):
+    printed = run("\n".join(blocks(ROOT / "docs" / "sklearn.md", "python")), tmp_path)
+    assert "inputs in use:" in printed
+    assert "['high' 'low' 'middle']" in printed
+    assert "best prior variance:" in printed
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_saving_guide_run(tmp_path):
+    printed = run("\n".join(blocks(ROOT / "docs" / "saving.md", "python")), tmp_path)
+    assert "['width', 'height', 'depth']" in printed
+    assert "line.safetensors: the model is the function 'line'" in printed
+    assert {p.name for p in tmp_path.iterdir()} == {"model.safetensors", "line.safetensors"}
