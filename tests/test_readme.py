@@ -74,3 +74,19 @@ def test_the_commands_of_the_command_lines_guide_run(tmp_path):
     assert len(rows) == 5
     told = re.findall(r"^\| `([\w.]+)` \|", page.read_text(), re.M)
     assert sorted(told) == sorted(p.name for p in (tmp_path / "pumps").iterdir())
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_scikit_learn_guide_run(tmp_path):
+    printed = run("\n".join(blocks(ROOT / "docs" / "sklearn.md", "python")), tmp_path)
+    assert "inputs in use:" in printed
+    assert "['high' 'low' 'middle']" in printed
+    assert "best prior variance:" in printed
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_saving_guide_run(tmp_path):
+    printed = run("\n".join(blocks(ROOT / "docs" / "saving.md", "python")), tmp_path)
+    assert "['width', 'height', 'depth']" in printed
+    assert "line.safetensors: the model is the function 'line'" in printed
+    assert {p.name for p in tmp_path.iterdir()} == {"model.safetensors", "line.safetensors"}
