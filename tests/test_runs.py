@@ -4,12 +4,14 @@ import io
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,6 +20,7 @@ import pytest
 import secateur as sc
 from bad_tables import BAD, content
 from command_line import secateur
+from secateur.report.held_out import _in_likely_set
 from secateur.report.predicting import predict_numbers
 from secateur.runs.folders import FILES, Folder, FolderError
 from secateur.runs.predicting import predict_rows
@@ -214,7 +217,7 @@ def test_models_that_sample_predict_what_moments_say(run, classes, data):
     for folder in (run[0], classes):
         model = sc.load(folder / "model.safetensors")
         encoding = Encoding.from_json(model.extra["table"])
-        x = encoding.encode(pd.read_csv(data)).x[:20]
+        x = encoding.encode(pd.read_csv(data)).x
         drawn = replace(model, model=replace(model.model, inference="global"))
         exact = predict_rows(model, encoding, x).select_dtypes("number")
         sampled = predict_rows(drawn, encoding, x).select_dtypes("number")
@@ -419,3 +422,20 @@ def test_steps_per_epoch_stay_near_a_thousand():
 def test_layers_that_are_none_are_refused(text):
     with pytest.raises(ValueError, match="--hidden"):
         layers(text)
+
+
+def test_likely_sets_hold_at_least_their_probability():
+    chances = np.array([[0.6, 0.36, 0.04]] * 3)
+    assert _in_likely_set(chances, np.array([0, 1, 2]), 0.95).tolist() == [True, True, False]
+    assert _in_likely_set(chances, np.array([0, 1, 2]), 0.5).tolist() == [True, False, False]
+
+
+def test_the_demo_ends_with_its_report(tmp_path, monkeypatch, capsys):
+    demo = Path(__file__).parent.parent / "examples" / "demo.py"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--hidden", "2", "--epochs", "2"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(demo), run_name="__main__")
+    assert not end.value.code
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert Path(last.removeprefix("Report: ")).is_file()
