@@ -30,6 +30,9 @@ from secateur.runs.training import split
 from secateur.runs.watching import Interrupted, Watch
 from secateur.tables import Encoding, prepare
 
+# In one process, so that the programs of each shape are compiled once.
+pytestmark = pytest.mark.xdist_group("runs")
+
 QUICK = ("--hidden", 3, "--epochs", 30)
 
 
