@@ -15,7 +15,7 @@ PYTEST := -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadgroup $(ARGS)
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: .venv/.installed ## train a small Bayesian network on real data and prune it (about a minute)
+demo: .venv/.installed ## secateur fit on a real table: train, prune, report (about a minute)
 	@$(BIN)/python examples/demo.py
 
 test: .venv/.installed-dev ## all tests
@@ -40,7 +40,7 @@ format: .venv/.installed-dev ## let ruff put the format right
 	$(BIN)/ruff format .
 
 clean: ## remove environments, caches and build output
-	rm -rf .venv .venvs build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venvs build dist demo .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:

@@ -53,3 +53,17 @@ def pytest_sessionfinish(session):
         if left < 0:
             slow.append(name)
     SLOW_TESTS.write_text("\n".join(sorted(slow)) + "\n")
+
+
+@pytest.fixture
+def offline(monkeypatch, tmp_path):
+    """No network, no pip, no SECATEUR_DATA, and an empty cache of data sets, which is returned."""
+
+    def refuse(*args, **options):
+        raise OSError("no network in tests")
+
+    monkeypatch.delenv("SECATEUR_DATA", raising=False)
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda name: tmp_path / "cache" / name)
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    monkeypatch.setattr("secateur.datasets.downloading.subprocess.run", refuse)
+    return tmp_path / "cache" / "secateur" / "datasets"

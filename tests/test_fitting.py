@@ -521,6 +521,39 @@ def test_the_callback_sees_every_part(capsys):
     assert last.rate < reports[0].rate == pytest.approx(0.01)
 
 
+def test_the_callback_can_end_training():
+    stopped = fit(model(), (X, Y), callback=lambda report: "stop" if report.epoch >= 2 else None)
+    assert 2 <= stopped.epochs < 40
+    assert stopped.stop_reason == f"it was stopped after {stopped.epochs} epochs"
+    reports = []
+
+    def cool(report):
+        reports.append(report)
+        return "cool"
+
+    cooled = fit(model(), (X, Y), callback=cool)
+    assert cooled.epochs == reports[0].epoch + 20
+    assert reports[-1].rate < 0.1 * reports[0].rate
+    with pytest.raises(ValueError, match="the callback returned 3"):
+        fit(model(), (X, Y), callback=lambda report: 3)
+
+
+def test_a_callback_that_raises_loses_nothing(tmp_path):
+    path, epochs = tmp_path / "run", []
+
+    def interrupt(report):
+        epochs.append(report.epoch)
+        if len(epochs) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(model(), (X, Y), checkpoint=path, callback=interrupt)
+    found = fit(model(), (X, Y), checkpoint=path, callback=interrupt)
+    assert epochs[3] == epochs[2] + 1  # a resumed training begins with a call of one epoch
+    whole = fit(model(), (X, Y))
+    np.testing.assert_array_equal(found.history.free_energy, whole.history.free_energy)
+
+
 def test_progress_is_lines_where_there_is_no_terminal(monkeypatch, capsys):
     monkeypatch.setattr("secateur.progress._PATIENCE", 0.0)
     sc.fit(model(), (X, Y), key=KEY, recipe=QUICK)

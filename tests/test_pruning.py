@@ -566,6 +566,22 @@ def test_interrupted_and_resumed_is_as_if_left_alone(bent, tmp_path, grow):
     np.testing.assert_array_equal(pieces.history.free_energy, whole.history.free_energy)
 
 
+@pytest.mark.parametrize("grow", [False, True])
+def test_a_stopped_pruning_is_that_of_its_first_rounds(bent, tmp_path, grow):
+    fitted, data = bent
+    whole = prune(fitted, data, grow=grow)
+    assert len(whole.rounds) > 1
+    path = tmp_path / "pruning"
+    stopped = prune(fitted, data, grow=grow, checkpoint=path, callback=lambda report: "stop")
+    assert len(stopped.rounds) == 1
+    assert stopped.stop_reason == "it was stopped in round 1"
+    assert stopped.rounds[0].changed == whole.rounds[0].changed
+    assert stopped.free_energy <= stopped.free_energy_before
+    again = prune(fitted, data, grow=grow, checkpoint=path)  # goes on with the second round
+    assert again.rounds[0].free_energy == stopped.rounds[0].free_energy
+    assert "stopped" not in again.stop_reason
+
+
 def test_a_checkpoint_of_another_pruning_is_refused(sparse, tmp_path):
     fitted, data = sparse
     prune(fitted, data, checkpoint=tmp_path / "a")

@@ -1,5 +1,6 @@
 # The public names, one by one. They are imported when first used (`__init__.py`), so that
 # `secateur --help` need not wait for JAX.
+from . import datasets, networks
 from .beliefs import believe, complexity, count, cut, live, priors
 from .checkpoints import CheckpointError, CheckpointWarning
 from .distributions import (
@@ -12,6 +13,7 @@ from .distributions import (
     ScaleMixture,
 )
 from .energy import FreeEnergy, free_energy
+from .files import FileError, Loaded, load, save
 from .fitting import FitError, Fitted, Recipe, fit, fit_many
 from .likelihoods import (
     BernoulliLikelihood,
@@ -51,12 +53,14 @@ __all__ = [
     "CheckpointWarning",
     "Coverage",
     "Dirichlet",
+    "FileError",
     "FitError",
     "Fitted",
     "FreeEnergy",
     "Gamma",
     "GaussianLikelihood",
     "Laplace",
+    "Loaded",
     "MultivariateNormal",
     "Normal",
     "PoissonLikelihood",
@@ -75,11 +79,14 @@ __all__ = [
     "count",
     "coverage",
     "cut",
+    "datasets",
     "fit",
     "fit_many",
     "free_energy",
     "group_scores",
     "live",
+    "load",
+    "networks",
     "priors",
     "propagate",
     "prune",
@@ -89,6 +96,7 @@ __all__ = [
     "reduce",
     "register_rule",
     "savage_dickey",
+    "save",
     "sweep",
     "units",
     "unregister_rule",

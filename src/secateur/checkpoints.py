@@ -1,27 +1,22 @@
-"""Files of arrays and facts that survive a crash, notice damage and cannot run code.
+"""Checkpoints: whenever the process dies, a whole one is there.
 
-One safetensors file; its metadata is one JSON string with the facts and a SHA-256 over everything.
-A new file is complete on disk before it takes the old one's name, and the old one is kept beside it
-as `NAME.previous`: whenever the process dies, a whole checkpoint is there.
+The file before the newest is kept beside it as `NAME.previous`; see `secateur.containers`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load as load_tensors
-from safetensors.numpy import save as save_tensors
+
+from secateur import containers
 
 __all__ = ["CheckpointError", "CheckpointWarning", "load", "newest", "save"]
 
-_FORMAT = "secateur-checkpoint-1"
+_KIND, _VERSION = "secateur-checkpoint", 1
 
 
 class CheckpointError(RuntimeError):
@@ -49,25 +44,7 @@ def save(path: str | os.PathLike, tensors: dict[str, np.ndarray], facts: dict[st
         ([0, 1, 2], {'epoch': 7})
     """
     path = Path(path)
-    # safetensors 0.8 writes wrong values for arrays that are not contiguous. (NumPy's
-    # ascontiguousarray would make a vector of a number.)
-    tensors = {name: np.asarray(value, order="C") for name, value in tensors.items()}
-    text = json.dumps(facts, sort_keys=True)
-    record = json.dumps({"format": _FORMAT, "facts": text, "sha256": _digest(tensors, text)})
-    content = save_tensors(tensors, metadata={"secateur": record})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.unfinished-{os.getpid()}")
-    try:
-        with open(unfinished, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            os.replace(path, previous_of(path))
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    containers.write(path, tensors, facts, kind=_KIND, version=_VERSION, previous=previous_of(path))
 
 
 def save_or_warn(
@@ -91,26 +68,12 @@ def load(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]
         CheckpointError: the file is truncated, was changed, or is something else.
         FileNotFoundError: there is none.
     """
-    content = Path(path).read_bytes()
     try:
-        tensors = load_tensors(content)
-        length = int.from_bytes(content[:8], "little")
-        header = json.loads(content[8 : 8 + length])
-        record = json.loads(header["__metadata__"]["secateur"])
-        text, digest, name = record["facts"], record["sha256"], record["format"]
-    except (SafetensorError, ValueError, KeyError, TypeError, EOFError) as error:
+        return containers.read(Path(path), kind=_KIND, version=_VERSION)
+    except containers.Unreadable as error:
         raise CheckpointError(
-            f"{path} is damaged or no checkpoint of secateur ({type(error).__name__}: {error}). "
-            "Delete it to start anew, or put a good copy in its place."
+            f"{error}. Delete it to start anew, or put a good copy in its place."
         ) from error
-    if name != _FORMAT:
-        raise CheckpointError(f"{path} has format {name!r}. This version reads {_FORMAT!r}.")
-    if _digest(tensors, text) != digest:
-        raise CheckpointError(
-            f"{path} is damaged: its content does not match its checksum. Delete it to start anew, "
-            "or put a good copy in its place."
-        )
-    return tensors, json.loads(text)
 
 
 def newest(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
@@ -149,23 +112,3 @@ def newest(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, An
 def previous_of(path: Path) -> Path:
     """Where the predecessor of a checkpoint is kept."""
     return path.with_name(f"{path.name}.previous")
-
-
-def _digest(tensors: dict[str, np.ndarray], text: str) -> str:
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(tensors):
-        value = tensors[name]
-        digest.update(repr((name, value.dtype.str, value.shape)).encode())
-        digest.update(value.tobytes())
-    return digest.hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename last; only POSIX systems can, and need, to be asked."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, TextIO
 
-__all__ = ["Progress", "Report"]
+__all__ = ["Callback", "Progress", "Report"]
 
 _PATIENCE = 2.0  # seconds before anything is shown: what is quicker needs no progress
 _BETWEEN_LINES = 5.0
@@ -63,13 +63,18 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+Callback = Callable[[Report], str | None]
+_ANSWERS = ("cool", "stop")
+
+
 class Progress:
     """Shows reports: not at all, on a terminal with a bar, or as lines; and hands them on.
 
     Args:
         title: what is being done.
         show: False is silent.
-        callback: called with every report, shown or not.
+        callback: called with every report, shown or not. It may answer "cool" (let the learning
+            rate fall to 0 from now on, then end) or "stop" (end now).
         file: where lines go; a bar is drawn if it is a terminal. By default standard error.
     """
 
@@ -78,7 +83,7 @@ class Progress:
         title: str,
         *,
         show: bool = True,
-        callback: Callable[[Report], None] | None = None,
+        callback: Callback | None = None,
         file: TextIO | None = None,
     ) -> None:
         self._title = title
@@ -88,6 +93,7 @@ class Progress:
         self._begun = self._last = time.monotonic()
         self._bar: tuple | None = None
         self._lines = 0
+        self.stopped = False  # whether the callback has asked for the end
 
     def __enter__(self) -> Progress:
         return self
@@ -103,10 +109,18 @@ class Progress:
             self._bar[0].stop()
             self._bar = None
 
-    def update(self, report: Report) -> None:
-        """Take note of a report."""
-        if self._callback is not None:
-            self._callback(report)
+    def update(self, report: Report) -> str | None:
+        """Take note of a report; return what the callback asks for: "cool", "stop" or nothing."""
+        self._show_report(report)
+        answer = None if self._callback is None else self._callback(report)
+        if answer is not None and answer not in _ANSWERS:
+            raise ValueError(
+                f"the callback returned {answer!r}. Supported: None, {' and '.join(_ANSWERS)}."
+            )
+        self.stopped |= answer == "stop"
+        return answer
+
+    def _show_report(self, report: Report) -> None:
         now = time.monotonic()
         if not self._show or now - self._begun < _PATIENCE:
             return
@@ -143,5 +157,6 @@ class Progress:
             )
             self._bar = (bar, bar.add_task(self._title, total=report.epochs))
             bar.start()
+            bar.console.print(self._title)  # stays when the bar is gone
         bar, task = self._bar
         bar.update(task, completed=report.epoch, total=report.epochs, description=report.short)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import starmap
@@ -19,7 +18,7 @@ from secateur.fitting.result import Fitted, Past
 from secateur.fitting.trainer import NotFinite, Trainer
 from secateur.fitting.weights import Weights
 from secateur.model import BayesianModel
-from secateur.progress import Progress, Report
+from secateur.progress import Callback, Progress
 from secateur.pruning.growing import fresh_weights
 from secateur.pruning.resuming import as_source, resume
 from secateur.pruning.scoring import weight_scores
@@ -36,7 +35,7 @@ def update(
     epochs: int | None = None,
     size: int | None = None,
     progress: bool = True,
-    callback: Callable[[Report], None] | None = None,
+    callback: Callback | None = None,
 ) -> Fitted:
     """Learn from new data without the old: what is believed now is the prior of what comes.
 

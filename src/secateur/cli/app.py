@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
+
+from secateur.cli import data
+from secateur.cli.errors import UserError
+from secateur.cli.fit import fit
+from secateur.cli.predict import predict
+from secateur.cli.report import report
 
 __all__ = ["app", "main"]
 
@@ -14,8 +22,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command()(fit)
+app.command()(predict)
+app.command()(report)
+app.add_typer(data.app, name="data")
 
 
 def main() -> None:
     """Run the command line."""
-    app()
+    try:
+        app()
+    except UserError as error:
+        typer.echo(f"secateur: {error}", err=True)
+        sys.exit(2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from secateur.fitting.sources import Arrays, Stream, source_of
 from secateur.fitting.trainer import NotFinite, Trainer
 from secateur.fitting.weights import Weights, flat_priors, lay_out, of_one_kind
 from secateur.model import BayesianModel
-from secateur.progress import Progress, Report
+from secateur.progress import Callback, Progress
 from secateur.propagation import propagate
 
 __all__ = ["fit", "fit_many"]
@@ -49,7 +49,7 @@ def fit(
     mesh: Mesh | None = None,
     checkpoint: str | os.PathLike | None = None,
     progress: bool = True,
-    callback: Callable[[Report], None] | None = None,
+    callback: Callback | None = None,
 ) -> Fitted:
     """Train a model: find the beliefs about its weights of least free energy.
 
@@ -81,7 +81,10 @@ def fit(
         checkpoint: a file to save the state of training in, every second or so. If it is there
             already, training goes on from it; if it is finished, its result is returned.
         progress: whether to show progress on standard error, from two seconds on.
-        callback: called with a `Report` several times a second.
+        callback: called with a `Report` several times a second. It may return "cool", so that the
+            learning rate falls to 0 from then on and training ends, or "stop", so that it ends at
+            once; a training that ended so counts as finished. If it raises, the checkpoint is
+            written first, and training can go on from it.
 
     Returns:
         A `Fitted`.
@@ -133,7 +136,7 @@ def fit_many(
     empirical_bayes: bool = False,
     checkpoint: str | os.PathLike | None = None,
     progress: bool = True,
-    callback: Callable[[Report], None] | None = None,
+    callback: Callback | None = None,
 ) -> list[Fitted]:
     """Train one model on several data sets of equal shape, or with several seeds, in one program.
 

@@ -65,6 +65,7 @@ def describe(
         history=history,
         epochs=epochs,
         stop_reason=why,
+        recipe=trainer.recipe,
         restarts=(float(parts.total),),
         continuation=Continuation(
             own,

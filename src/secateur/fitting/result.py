@@ -23,7 +23,7 @@ from secateur.likelihoods.base import sampled_predictive_log_density
 from secateur.model import BayesianModel
 from secateur.propagation import draws, propagate
 
-__all__ = ["FitError", "Fitted", "History"]
+__all__ = ["FitError", "Fitted", "History", "Trained"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +72,8 @@ class Continuation(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
-    """A trained model: what is believed of its weights now, and how good that is.
+class Trained:
+    """What is believed of a model's weights, how good that is, and what it predicts.
 
     Attributes:
         model: the model that was fitted.
@@ -84,11 +84,9 @@ class Fitted:
         free_energy: in nats, for all rows, in the data's own units; lower is better.
         parts: complexity of weights and noise, and accuracy.
         standard_error: of the free energy, where the algorithm samples; else 0.
-        history: by epoch.
         epochs: how many there were.
         stop_reason: why training ended, in words.
-        restarts: the free energy of every initialisation; nan for one that failed.
-        continuation: what training goes on from; internal.
+        recipe: how it was trained.
     """
 
     model: BayesianModel
@@ -99,19 +97,9 @@ class Fitted:
     free_energy: float
     parts: FreeEnergy
     standard_error: float
-    history: History
     epochs: int
     stop_reason: str
-    restarts: tuple[float, ...]
-    continuation: Continuation = field(repr=False)
-
-    def __repr__(self) -> str:
-        error = f" ± {self.standard_error:.1f}" if self.standard_error else ""
-        return (
-            f"<Fitted: free energy {self.free_energy:.1f}{error} nats = complexity "
-            f"{float(self.parts.complexity):.1f} − accuracy {float(self.parts.accuracy):.1f}; "
-            f"{self.epochs} epochs, {self.stop_reason}>"
-        )
+    recipe: Recipe
 
     @property
     def live_weights(self) -> int:
@@ -149,7 +137,7 @@ class Fitted:
         """
         layout, flat, certain = lay_out(self.beliefs)
         block = self.scaling.standard((inputs, targets), layout.dtype)
-        samples = self.continuation.recipe.samples if draws(self.model.inference) else None
+        samples = self.recipe.samples if draws(self.model.inference) else None
         density = _log_density(
             self.model.f, self.model.inference, layout, samples, key, flat, certain,
             self.model.likelihood, self.noise, block,
@@ -157,6 +145,40 @@ class Fitted:
         if self.scaling.targets is None:
             return density
         return density - self.scaling.targets.log_jacobian_per_row(targets)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted(Trained):
+    """A trained model: what is believed of its weights now, and how good that is.
+
+    Attributes:
+        model: the model that was fitted.
+        beliefs: the posterior, with the structure of the model's params.
+        priors: with the same structure; other than the model's after empirical Bayes.
+        noise: q(γ) in standardised units, or None.
+        scaling: how inputs and targets are standardised.
+        free_energy: in nats, for all rows, in the data's own units; lower is better.
+        parts: complexity of weights and noise, and accuracy.
+        standard_error: of the free energy, where the algorithm samples; else 0.
+        epochs: how many there were.
+        stop_reason: why training ended, in words.
+        recipe: how it was trained.
+        history: by epoch.
+        restarts: the free energy of every initialisation; nan for one that failed.
+        continuation: what training goes on from; internal.
+    """
+
+    history: History
+    restarts: tuple[float, ...]
+    continuation: Continuation = field(repr=False)
+
+    def __repr__(self) -> str:
+        error = f" ± {self.standard_error:.1f}" if self.standard_error else ""
+        return (
+            f"<Fitted: free energy {self.free_energy:.1f}{error} nats = complexity "
+            f"{float(self.parts.complexity):.1f} − accuracy {float(self.parts.accuracy):.1f}; "
+            f"{self.epochs} epochs, {self.stop_reason}>"
+        )
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

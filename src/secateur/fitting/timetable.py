@@ -105,6 +105,19 @@ class Timetable:
         else:
             self.next_look = max(epoch + _BETWEEN_LOOKS, math.ceil(1.05 * epoch))
             return
+        self._begin_cooling(epoch)
+
+    def shorten(self, how: str, epoch: int) -> None:
+        """End sooner than planned: "cool" lets the rate fall from now on, "stop" ends at once."""
+        if self.ended:
+            return
+        if how == "stop":
+            self.ended = f"it was stopped after {epoch} epochs"
+        elif math.isinf(self.cool_start):
+            self.why = f"it was told to end after {epoch} epochs"
+            self._begin_cooling(epoch)
+
+    def _begin_cooling(self, epoch: int) -> None:
         wanted = max(_SHORTEST_COOLING, epoch * self.cooling / (1 - self.cooling))
         left = self.budget - epoch
         if self.cooling and left > 0:

@@ -208,7 +208,14 @@ class Trainer:
             done += count
             if done >= timetable.next_decision:
                 timetable.decide(self.free_energies(_joined(kept)))
-            progress.update(self._report(timetable, plan, new, done, pace))
+            try:
+                answer = progress.update(self._report(timetable, plan, new, done, pace))
+            except BaseException:  # whoever interrupts may want to go on from here
+                if saver is not None:
+                    saver.write(self.gathered, state, timetable, _joined(kept))
+                raise
+            if answer is not None:
+                timetable.shorten(answer, done)
             if saver is not None:
                 saver.consider(self.gathered, state, timetable, lambda: _joined(kept))
         result = _joined(kept)

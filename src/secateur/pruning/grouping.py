@@ -19,7 +19,7 @@ from secateur.structure import Units
 
 
 class Grouping:
-    """The units of the weights in a layout. Compared by identity, so that programs can be found.
+    """The units of the weights in a layout; hashable, so that compiled programs can be found again.
 
     Args:
         units: of the model's function.
@@ -31,6 +31,14 @@ class Grouping:
         pairs = zip(layout.leaves, axes, strict=True)
         self.axes = [a for leaf, a in pairs if isinstance(leaf, Place)]
         self.layout, self.count = layout, len(units)
+        numbers = tuple(tuple(tuple(np.asarray(a).tolist()) for a in leaf) for leaf in self.axes)
+        self._content = (layout, self.count, numbers)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Grouping) and self._content == other._content
+
+    def __hash__(self) -> int:
+        return hash(self._content)
 
     def sums(self, vectors: Vectors) -> Array:
         """Sum over each unit; a weight that two axes of a leaf give to one unit counts once."""

@@ -102,7 +102,7 @@ class Process:
         self._phases_asked += 1
         if self._phases_asked <= self.phases:  # over before the process was interrupted
             return
-        while True:
+        while not self._progress.stopped:
             change = propose(self.current, self.share)
             changed = np.atleast_1d(np.asarray(change.changed))
             self.active &= changed > 0
@@ -114,6 +114,8 @@ class Process:
             if keep:
                 break
             self._save()
+        if self._progress.stopped:
+            return
         self.phases += 1
         self._begin_phase()
         self._save()
@@ -241,6 +243,8 @@ class Process:
             told[start:] = [replace(r, kept=False) for r in told[start:]]
         self.current = self._choose(lower, self.current, before)
         self.judged = _chosen(lower, self.judged, judged)
+        if self._progress.stopped:
+            return
         self.going &= lower
         self.attempts += 1
         self._begin_phase()

@@ -19,7 +19,7 @@ from secateur.fitting.saving import fingerprint
 from secateur.fitting.sources import Arrays, Stream
 from secateur.fitting.trainer import Trainer
 from secateur.model import BayesianModel
-from secateur.progress import Progress, Report
+from secateur.progress import Callback, Progress
 from secateur.pruning.grouping import Grouping, worthless_units
 from secateur.pruning.growing import returning_weights
 from secateur.pruning.notebook import Notebook
@@ -81,7 +81,7 @@ def prune(
     size: int | None = None,
     checkpoint: str | os.PathLike | None = None,
     progress: bool = True,
-    callback: Callable[[Report], None] | None = None,
+    callback: Callback | None = None,
 ) -> Pruned:
     """Remove every weight whose removal lowers the free energy; train again; repeat.
 
@@ -108,7 +108,8 @@ def prune(
         checkpoint: a file to save the state of pruning in, after every round and, with a second
             file beside it, during every training. If it is there already, pruning goes on from it.
         progress: whether to show progress on standard error, from two seconds on.
-        callback: called with a `Report` several times a second.
+        callback: called with a `Report` several times a second; see `fit`. "stop" makes the round
+            the last one: it is judged as it is, and no other begins.
 
     Returns:
         A `Pruned`: a `Fitted` with the story of its rounds.
@@ -153,7 +154,7 @@ def prune_many(
     epochs: int | None = None,
     checkpoint: str | os.PathLike | None = None,
     progress: bool = True,
-    callback: Callable[[Report], None] | None = None,
+    callback: Callback | None = None,
 ) -> list[Pruned]:
     """Prune what `fit_many` returned, all in one program; see `prune`.
 
@@ -245,9 +246,11 @@ def _prune(
                 process.repeat("grow weights", back, keep=True)
                 _cut_to_the_end(process, cuts)
 
-            while process.going.any():
+            while process.going.any() and not progress.stopped:
                 process.attempt(cycle)
         ends = [_end(rounds, criterion, rate, grow) for rounds in process.rounds]
+        if progress.stopped:
+            ends = [f"it was stopped in round {process.number}"] * len(fits)
         results = finish(process, fits, ends, forced=rate is not None)
         best = min(results, key=lambda r: r.free_energy)
         progress.finish(f"prune: free energy {best.free_energy:.1f} nats; {best.stop_reason}")

@@ -1,0 +1,28 @@
+"""The paper's data, cached and checked; nothing here needs JAX."""
+
+from secateur.datasets.dataset import (
+    Dataset,
+    DatasetError,
+    ImageDataset,
+    SpokenDigits,
+    standard_splits,
+)
+from secateur.datasets.fetching import Status, fetch, names, status
+from secateur.datasets.images import load_images
+from secateur.datasets.loading import load
+from secateur.datasets.speech import load_spoken_digits
+
+__all__ = [
+    "Dataset",
+    "DatasetError",
+    "ImageDataset",
+    "SpokenDigits",
+    "Status",
+    "fetch",
+    "load",
+    "load_images",
+    "load_spoken_digits",
+    "names",
+    "standard_splits",
+    "status",
+]

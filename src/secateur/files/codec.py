@@ -1,0 +1,222 @@
+"""From objects to JSON and arrays, and back, without a way to name code.
+
+A file may hold numbers, texts, lists, tuples, dicts, arrays and the dataclasses listed here (or
+handed over by the user, class by class). Reading one constructs these and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from secateur import distributions, likelihoods
+from secateur.distributions import Normal
+from secateur.energy import FreeEnergy
+from secateur.fitting.recipes import Recipe
+from secateur.fitting.scaling import Affine, Scaling
+from secateur.networks import Dense, Gru
+from secateur.pruning.rounds import Round
+
+
+class FileError(ValueError):
+    """A model file is damaged, foreign, from a later version, or asks for what was not given."""
+
+
+NETWORKS = (Dense, Gru)
+CLASSES: dict[str, type] = {
+    c.__name__: c
+    for c in (
+        *NETWORKS,
+        *(getattr(distributions, name) for name in ("Normal", "Laplace", "ScaleMixture", "Gamma")),
+        *(getattr(distributions, name) for name in ("Beta", "Dirichlet", "MultivariateNormal")),
+        likelihoods.GaussianLikelihood,
+        likelihoods.BernoulliLikelihood,
+        likelihoods.CategoricalLikelihood,
+        likelihoods.PoissonLikelihood,
+        Affine,
+        Scaling,
+        FreeEnergy,
+        Recipe,
+        Round,
+    )
+}
+# What safetensors writes and reads under NumPy; bfloat16 it would write but not read.
+_KINDS = "?bBhHiIlLqQefdFD"
+_SEEN_AS = {"bfloat16": np.uint16}
+
+
+class Encoder:
+    """Makes JSON of objects; arrays go to `tensors` under readable names."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, np.ndarray] = {}
+
+    def encode(self, node: Any, name: str) -> Any:
+        """Describe an object; `name` is where it stands, for the names of arrays and for errors."""
+        if node is None or isinstance(node, bool | str | int):
+            return node
+        if isinstance(node, float) and not isinstance(node, np.generic):
+            return node if math.isfinite(node) else {"float": repr(node)}
+        if isinstance(node, jax.Array | np.ndarray | np.generic):
+            return self._array(node, name)
+        if type(node) in (list, tuple):
+            each = [self.encode(item, f"{name}.{i}") for i, item in enumerate(node)]
+            return {type(node).__name__: each}
+        if type(node) is dict and all(isinstance(key, str) for key in node):
+            return {"dict": {key: self.encode(item, f"{name}.{key}") for key, item in node.items()}}
+        if is_dataclass(type(node)):
+            return self._object(node, name)
+        raise TypeError(
+            f"save: {name} is a {type(node).__name__}, which a file cannot hold. Supported: "
+            "numbers, texts, arrays, lists, tuples, dicts with texts as keys, and dataclasses of "
+            "these."
+        )
+
+    def _object(self, node: Any, name: str) -> Any:
+        own: Any = type(node)
+        if own is not CLASSES.get(own.__name__, own):
+            raise TypeError(
+                f"save: {name} is a {own.__name__} of your own, and secateur has another class of "
+                "that name. Rename it."
+            )
+        given = {f.name: getattr(node, f.name) for f in fields(own) if f.init}
+        return {
+            "class": own.__name__,
+            "fields": {key: self.encode(v, f"{name}.{key}") for key, v in given.items()},
+        }
+
+    def _array(self, node: Any, name: str) -> Any:
+        on_device = isinstance(node, jax.Array)
+        if on_device and jnp.issubdtype(node.dtype, jax.dtypes.prng_key):
+            raise TypeError(f"save: {name} is an array of random keys, which a file cannot hold.")
+        values = np.asarray(node)
+        spec: dict[str, Any] = {"array": name, "jax": on_device}
+        if values.dtype.name in _SEEN_AS:
+            spec["dtype"] = values.dtype.name
+            values = values.view(_SEEN_AS[values.dtype.name])
+        elif values.dtype.char not in _KINDS:
+            raise TypeError(f"save: {name} is an array of {values.dtype}, which has no place here.")
+        self.tensors[name] = values
+        return spec
+
+    def belief(self, belief: Normal, name: str) -> Any:
+        """Describe a belief; of what is pruned, only the place is kept."""
+        mean, variance = np.asarray(belief.mean), np.asarray(belief.variance)
+        variance = np.broadcast_to(variance, mean.shape)
+        alive = (variance != 0) | (mean != 0)
+        spec: dict[str, Any] = {"shape": list(mean.shape), "mask": None}
+        if not alive.all():
+            spec["mask"] = f"{name}.alive"
+            self.tensors[f"{name}.alive"] = np.packbits(alive)
+        return spec | {
+            "mean": self._array(jnp.asarray(mean[alive]), f"{name}.mean"),
+            "variance": self._array(jnp.asarray(variance[alive]), f"{name}.variance"),
+        }
+
+    def prior(self, prior: Any, name: str) -> Any:
+        """Describe a leaf's prior; a parameter that is the same throughout is kept once."""
+        return self.encode(jax.tree.map(_once, prior), name)
+
+
+def _once(parameter: Any) -> Any:
+    values = np.asarray(parameter)
+    alike = values.size > 0 and np.all(values == values.flat[0])
+    return jnp.asarray(parameter).reshape(-1)[0] if alike else parameter
+
+
+class Decoder:
+    """Makes objects of what an `Encoder` described.
+
+    Args:
+        tensors: arrays by name.
+        classes: dataclasses of the user's that the file may hold.
+    """
+
+    def __init__(self, tensors: dict[str, np.ndarray], classes: Iterable[type] = ()) -> None:
+        self._tensors = tensors
+        self._classes = {c.__name__: c for c in classes} | CLASSES
+
+    def decode(self, spec: Any) -> Any:
+        """Return the object that was described."""
+        if spec is None or isinstance(spec, bool | str | int | float):
+            return spec
+        if "array" in spec:
+            return self._array(spec)
+        if "class" in spec:
+            return self._object(spec)
+        ((kind, content),) = spec.items()
+        if kind == "float":
+            return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[content]
+        if kind == "dict":
+            return {key: self.decode(item) for key, item in content.items()}
+        if kind in ("list", "tuple"):
+            each = [self.decode(item) for item in content]
+            return each if kind == "list" else tuple(each)
+        raise FileError(f"the file describes a {kind!r}, which this version does not know")
+
+    def _object(self, spec: Any) -> Any:
+        name, given = spec["class"], spec["fields"]
+        kind: Any = self._classes.get(name)
+        if kind is None:
+            raise FileError(
+                f"the file holds a {name}, which is not one of secateur's own classes. Give the "
+                f"class: load(path, classes=[{name}])"
+            )
+        known = {f.name for f in fields(kind) if f.init}
+        if unknown := set(given) - known:
+            raise FileError(f"{name} has no {sorted(unknown)}")
+        return kind(**{key: self.decode(item) for key, item in given.items()})
+
+    def _array(self, spec: Any) -> Any:
+        values = self._tensors[spec["array"]]
+        if "dtype" in spec:
+            if spec["dtype"] not in _SEEN_AS:
+                raise FileError(f"arrays of {spec['dtype']!r} are not known to this version")
+            values = values.view(jnp.dtype(spec["dtype"]))
+        if not spec["jax"]:
+            return values
+        if jax.dtypes.canonicalize_dtype(values.dtype) != values.dtype:
+            raise FileError(
+                "the model was made in double precision, which JAX has switched off here. Switch "
+                'it on first: jax.config.update("jax_enable_x64", True)'
+            )
+        return jnp.asarray(values)
+
+    def belief(self, spec: Any) -> Normal:
+        """Return a belief with exact zeros in the places of what was pruned."""
+        shape, mask = _shape(spec["shape"]), spec["mask"]
+        size = math.prod(shape)
+        bits = None if mask is None else self._tensors[mask]
+        if bits is not None and (bits.dtype != np.uint8 or bits.shape != (-(-size // 8),)):
+            raise FileError(f"a mask does not fit its weights of shape {shape}")
+        alive = np.ones(0) if bits is None else np.unpackbits(bits, count=size)
+        live = size if bits is None else int(alive.sum())
+
+        def whole(part: Any) -> jax.Array:
+            values = np.asarray(self._array(part))
+            if values.shape != (live,):
+                raise FileError(f"{part['array']} holds {values.size} weights, not {live}")
+            full = values
+            if bits is not None:
+                full = np.zeros(size, values.dtype)
+                full[alive.astype(bool)] = values
+            return jnp.asarray(full.reshape(shape))
+
+        return Normal(whole(spec["mean"]), whole(spec["variance"]))
+
+    def prior(self, spec: Any, belief: Any) -> Any:
+        """Return the prior of a belief."""
+        shape = np.shape(belief.mean)
+        return jax.tree.map(lambda p: jnp.broadcast_to(p, shape), self.decode(spec))
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    if not all(isinstance(n, int) and n >= 0 for n in shape):
+        raise FileError(f"{shape!r} is no shape")
+    return tuple(shape)

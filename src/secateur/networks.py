@@ -1,0 +1,178 @@
+"""Two networks for those who bring none: dense layers for tables, a GRU for sequences.
+
+A network is a small frozen specification that *is* its model function: call it with weights and
+inputs. Equal specifications are equal functions, so what was compiled for one serves the other, and
+a file can name the network it holds the weights of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import index
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+__all__ = ["ACTIVATIONS", "Dense", "Gru"]
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": jax.nn.relu,
+    "leaky_relu": jax.nn.leaky_relu,
+    "elu": jax.nn.elu,
+    "gelu": jax.nn.gelu,
+    "silu": jax.nn.silu,
+    "softplus": jax.nn.softplus,
+    "tanh": jnp.tanh,
+    "sigmoid": jax.nn.sigmoid,
+}
+_GATES = ("reset", "update", "candidate")
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A fully connected network, with an activation after every layer but the last.
+
+        h_0 = x        h_l = activation(h_{l−1} W_l + b_l)        f = h_L W + b
+
+    Args:
+        inputs: columns of `x`, which has the shape (rows, inputs).
+        hidden: units of every hidden layer; empty for a linear model.
+        outputs: columns of the result, (rows, outputs).
+        activation: its name, one of `networks.ACTIVATIONS`.
+
+    Example:
+        >>> network = Dense(3, hidden=(20, 10), outputs=2, activation="tanh")
+        >>> params = network.init(jax.random.key(0))
+        >>> [layer["weights"].shape for layer in params["layers"]]
+        [(3, 20), (20, 10), (10, 2)]
+        >>> network(params, jnp.ones((5, 3))).shape
+        (5, 2)
+    """
+
+    inputs: int
+    hidden: tuple[int, ...] = (50,)
+    outputs: int = 1
+    activation: str = "relu"
+
+    def __post_init__(self) -> None:
+        hidden = self.hidden if isinstance(self.hidden, tuple | list) else (self.hidden,)
+        object.__setattr__(self, "hidden", tuple(_size("hidden", n) for n in hidden))
+        for name in ("inputs", "outputs"):
+            object.__setattr__(self, name, _size(name, getattr(self, name)))
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(
+                f"activation={self.activation!r}. Supported: {', '.join(ACTIVATIONS)}."
+            )
+
+    def init(self, key: Array) -> dict[str, Any]:
+        """Draw weights of variance 2/inputs of their layer (He); biases are 0.
+
+        Args:
+            key: a JAX random key.
+        """
+        sizes = (self.inputs, *self.hidden, self.outputs)
+        keys = jax.random.split(key, len(sizes) - 1)
+        shapes = zip(keys, sizes[:-1], sizes[1:], strict=True)
+        return {
+            "layers": [
+                {"weights": _drawn(k, 2.0, i, o), "bias": jnp.zeros(o)} for k, i, o in shapes
+            ]
+        }
+
+    def __call__(self, params: Any, x: Any) -> Array:
+        """Return the outputs for the rows of x."""
+        activation = ACTIVATIONS[self.activation]
+        *hidden, last = params["layers"]
+        for layer in hidden:
+            x = activation(_affine(layer["weights"], layer["bias"], x))
+        return _affine(last["weights"], last["bias"], x)
+
+
+@dataclass(frozen=True)
+class Gru:
+    """One layer of gated recurrent units, whose last state is read out.
+
+        r = σ(x W_r + h U_r + b_r)        z = σ(x W_z + h U_z + b_z)
+        n = tanh(x W_n + (r ∘ h) U_n + b_n)        h ← (1 − z) ∘ n + z ∘ h        f = h W + b
+
+    Args:
+        inputs: last axis of `x`, which has the shape (rows, time, inputs). Any length of time.
+        units: size of the state.
+        outputs: columns of the result, (rows, outputs).
+
+    Example:
+        >>> network = Gru(2, units=8)
+        >>> network(network.init(jax.random.key(0)), jnp.ones((5, 12, 2))).shape
+        (5, 1)
+
+    Reference: Cho et al. (2014), Learning phrase representations using RNN encoder–decoder.
+    """
+
+    inputs: int
+    units: int = 16
+    outputs: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("inputs", "units", "outputs"):
+            object.__setattr__(self, name, _size(name, getattr(self, name)))
+
+    def init(self, key: Array) -> dict[str, Any]:
+        """Draw weights of variance 1/inputs of their product; biases are 0.
+
+        Args:
+            key: a JAX random key.
+        """
+        *keys, last = jax.random.split(key, 2 * len(_GATES) + 1)
+        pairs = zip(_GATES, keys[::2], keys[1::2], strict=True)
+        gates = {
+            name: {
+                "inputs": _drawn(k1, 1.0, self.inputs, self.units),
+                "state": _drawn(k2, 1.0, self.units, self.units),
+                "bias": jnp.zeros(self.units),
+            }
+            for name, k1, k2 in pairs
+        }
+        weights = _drawn(last, 1.0, self.units, self.outputs)
+        return {"gates": gates, "readout": {"weights": weights, "bias": jnp.zeros(self.outputs)}}
+
+    def __call__(self, params: Any, x: Any) -> Array:
+        """Return the outputs for the rows of x."""
+        gates, readout = params["gates"], params["readout"]
+
+        def before(name: str, state: Array, x: Array) -> Array:
+            gate = gates[name]
+            return _affine(gate["inputs"], gate["bias"], x) + state @ gate["state"]
+
+        def step(state: Array, x: Array) -> tuple[Array, None]:
+            reset = jax.nn.sigmoid(before("reset", state, x))
+            update = jax.nn.sigmoid(before("update", state, x))
+            new = jnp.tanh(before("candidate", reset * state, x))
+            return (1 - update) * new + update * state, None
+
+        x = jnp.swapaxes(x, 0, 1)  # time first
+        dtype = jnp.result_type(x, readout["weights"])
+        start = jnp.zeros((x.shape[1], self.units), dtype)
+        state, _ = jax.lax.scan(step, start, x)
+        return _affine(readout["weights"], readout["bias"], state)
+
+
+def _affine(weights: Any, bias: Any, x: Any) -> Array:
+    return x @ weights + bias[None]
+
+
+def _drawn(key: Array, scale: float, inputs: int, outputs: int) -> Array:
+    return jnp.sqrt(scale / inputs) * jax.random.normal(key, (inputs, outputs))
+
+
+def _size(name: str, value: Any) -> int:
+    """Check a number of units, and make it Python's own: NumPy's would not go into a file."""
+    try:
+        size = index(value)
+    except TypeError:
+        size = 0
+    if size < 1 or isinstance(value, bool):
+        raise ValueError(f"{name}={value!r}. Give whole numbers from 1 on.")
+    return size
