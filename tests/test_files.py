@@ -192,6 +192,12 @@ def test_classes_of_the_users_own_are_handed_over_by_the_user(loaded, path):
     assert sc.load(path, classes=[OwnLikelihood]).model.likelihood.sharpness == 0.5
 
 
+def test_arrays_of_like_names_are_kept_apart(loaded, path):
+    given = {"a": {"b": np.zeros(2)}, "a.b": np.ones(2)}
+    sc.save(replace(loaded, model=replace(loaded.model, likelihood=OwnLikelihood(given))), path)
+    exactly_equal(sc.load(path, classes=[OwnLikelihood]).model.likelihood.sharpness, given)
+
+
 # --- functions and structures of the user's own ---------------------------------------------------
 
 

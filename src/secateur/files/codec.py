@@ -33,8 +33,13 @@ CLASSES: dict[str, type] = {
     c.__name__: c
     for c in (
         *NETWORKS,
-        *(getattr(distributions, name) for name in ("Normal", "Laplace", "ScaleMixture", "Gamma")),
-        *(getattr(distributions, name) for name in ("Beta", "Dirichlet", "MultivariateNormal")),
+        Normal,
+        distributions.Laplace,
+        distributions.ScaleMixture,
+        distributions.Gamma,
+        distributions.Beta,
+        distributions.Dirichlet,
+        distributions.MultivariateNormal,
         likelihoods.GaussianLikelihood,
         likelihoods.BernoulliLikelihood,
         likelihoods.CategoricalLikelihood,
@@ -47,7 +52,7 @@ CLASSES: dict[str, type] = {
     )
 }
 # What safetensors writes and reads under NumPy; bfloat16 it would write but not read.
-_KINDS = "?bBhHiIlLqQefdFD"
+_KINDS = "?bBhHiIlLqQefdF"
 _SEEN_AS = {"bfloat16": np.uint16}
 
 
@@ -96,14 +101,19 @@ class Encoder:
         if on_device and jnp.issubdtype(node.dtype, jax.dtypes.prng_key):
             raise TypeError(f"save: {name} is an array of random keys, which a file cannot hold.")
         values = np.asarray(node)
-        spec: dict[str, Any] = {"array": name, "jax": on_device}
+        spec: dict[str, Any] = {"jax": on_device}
         if values.dtype.name in _SEEN_AS:
             spec["dtype"] = values.dtype.name
             values = values.view(_SEEN_AS[values.dtype.name])
         elif values.dtype.char not in _KINDS:
             raise TypeError(f"save: {name} is an array of {values.dtype}, which has no place here.")
+        return {"array": self._keep(values, name)} | spec
+
+    def _keep(self, values: np.ndarray, name: str) -> str:
+        while name in self.tensors:  # keys of dicts may hold dots too
+            name += "'"
         self.tensors[name] = values
-        return spec
+        return name
 
     def belief(self, belief: Normal, name: str) -> Any:
         """Describe a belief; of what is pruned, only the place is kept."""
@@ -112,8 +122,7 @@ class Encoder:
         alive = (variance != 0) | (mean != 0)
         spec: dict[str, Any] = {"shape": list(mean.shape), "mask": None}
         if not alive.all():
-            spec["mask"] = f"{name}.alive"
-            self.tensors[f"{name}.alive"] = np.packbits(alive)
+            spec["mask"] = self._keep(np.packbits(alive), f"{name}.alive")
         return spec | {
             "mean": self._array(jnp.asarray(mean[alive]), f"{name}.mean"),
             "variance": self._array(jnp.asarray(variance[alive]), f"{name}.variance"),

@@ -120,7 +120,10 @@ def load(
         return _rebuilt(Decoder(tensors, classes), facts, f, params)
     except FileError as error:
         raise FileError(f"{path}: {error}.") from error
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (
+        LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError,
+        MemoryError,
+    ) as error:  # fmt: skip
         raise FileError(
             f"{path} does not describe a model ({type(error).__name__}: {error})."
         ) from error
