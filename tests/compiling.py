@@ -1,7 +1,38 @@
-"""Compiled programs for tests, which run once: what saves time is compiling less."""
+"""Programs of tests run for a moment and compile for seconds: XLA is told to optimise them less.
 
-from functools import partial
+What is verified stays: the same equations in the same precision, by plainer machine code. Measured
+on 2 cores with JAX 0.10, this halves the time of most modules.
+"""
 
-import jax
+import os
+import subprocess
+import sys
 
-quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+LESS = "--xla_backend_optimization_level=0"
+NO_FUSION_EMITTERS = (
+    "--xla_cpu_use_fusion_emitters=false"  # saves most, but JAX 0.12 has it no more
+)
+
+
+def xla_knows(flags: str) -> bool:
+    """Whether XLA accepts the flags: it ends the process where it does not."""
+    probe = "from jaxlib import xla_client; xla_client.CompileOptions()"
+    process = [sys.executable, "-c", probe]
+    return not subprocess.run(
+        process, env={**os.environ, "XLA_FLAGS": flags}, capture_output=True, check=False
+    ).returncode
+
+
+def compile_quickly() -> None:
+    """Set the flags for this process, unless it has them from the one that started it."""
+    given = os.environ.get("XLA_FLAGS", "")
+    if LESS not in given:
+        flags = f"{given} {LESS}"
+        more = f"{flags} {NO_FUSION_EMITTERS}"
+        os.environ["XLA_FLAGS"] = more if xla_knows(more) else flags
+
+
+def as_users_compile() -> str:
+    """The flags that tests were started with."""
+    flags = os.environ["XLA_FLAGS"].split()
+    return " ".join(flag for flag in flags if flag not in (LESS, NO_FUSION_EMITTERS))

@@ -7,6 +7,10 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["KERAS_BACKEND"] = "jax"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+from compiling import compile_quickly
+
+compile_quickly()
+
 from collections import Counter
 from pathlib import Path
 
