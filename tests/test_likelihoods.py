@@ -79,6 +79,11 @@ def predict(likelihood, noise, prediction, targets):
     return likelihood.predictive_log_density(noise, prediction, targets)
 
 
+@jax.jit
+def expect(likelihood, noise, prediction, targets):
+    return likelihood.expected_log_likelihood(noise, prediction, targets)
+
+
 @functools.cache
 def draws(name, count):
     """Log-likelihoods for draws of f and γ, shape (count, rows)."""
@@ -175,7 +180,7 @@ def test_gradients(name):
     def total(noise, prediction):
         return weights @ likelihood.expected_log_likelihood(noise, prediction, targets)
 
-    by_noise, by_prediction = jax.grad(total, argnums=(0, 1))(noise, prediction)
+    by_noise, by_prediction = jax.jit(jax.grad(total, argnums=(0, 1)))(noise, prediction)
     # The categorical's derivatives are quadratures of their own, as accurate as its values.
     tolerance = {"rtol": 1e-5, "atol": 2e-3 if name == "categorical" else 1e-6}
     differences = oracles.central_difference(
@@ -345,7 +350,7 @@ def test_bernoulli_over_the_grid(dtype, tolerance):
         predictive.append(
             oracles.log_integral(lambda x, p=log_normal: p(x) + special.log_expit(x), m)
         )
-    given = likelihood.expected_log_likelihood(None, prediction, ones)
+    given = expect(likelihood, None, prediction, ones)
     np.testing.assert_allclose(given, expected, rtol=tolerance, atol=tolerance)
     given = predict(likelihood, None, prediction, ones)
     np.testing.assert_allclose(given, predictive, rtol=tolerance, atol=tolerance)
@@ -373,7 +378,7 @@ def test_poisson_over_the_grid(count, dtype, tolerance):
     counts = jnp.full(len(mean), count)
     likelihood = PoissonLikelihood()
     expected = count * mean - np.exp(mean + variance / 2) - special.gammaln(count + 1)
-    given = likelihood.expected_log_likelihood(None, prediction, counts)
+    given = expect(likelihood, None, prediction, counts)
     below = mean + variance / 2 < 44  # where float32 saturates, as documented
     np.testing.assert_allclose(given[below], expected[below], rtol=tolerance, atol=tolerance)
     predictive = [_poisson_lognormal(count, m, v) for m, v in zip(mean, variance, strict=True)]
@@ -490,7 +495,7 @@ def test_softmax_of_many_or_very_uncertain_logits(classes, variance, certain):
 def test_softmax_derivatives_at_variance_zero():
     """Oracle: ∂/∂mean = p, ∂/∂variance = ½ p (1 − p) with p = softmax(mean)."""
     mean = jnp.array([[0.3, -1.0, 2.0], [0.0, 0.0, 0.0]])
-    by_mean, by_variance = jax.grad(lambda m, v: expected_logsumexp(m, v).sum(), (0, 1))(
+    by_mean, by_variance = jax.jit(jax.grad(lambda m, v: expected_logsumexp(m, v).sum(), (0, 1)))(
         mean, jnp.zeros_like(mean)
     )
     p = special.softmax(np.asarray(mean), -1)

@@ -1,10 +1,11 @@
-"""The examples of README and docs run as they stand, in a user's own settings."""
+"""The examples of README and docs run as they stand, in processes of their own."""
 
 import re
 from pathlib import Path
 
 import pytest
 
+from compiling import as_users_compile
 from processes import output, start
 
 ROOT = Path(__file__).parent.parent
@@ -15,15 +16,15 @@ def blocks(path, language):
     return re.findall(rf"```{language}\n(.*?)```", path.read_text(encoding="utf-8"), re.S)
 
 
-def run(program, folder):
-    return output(start(program, folder=folder))
+def run(program, folder, **settings):
+    return output(start(program, folder=folder, **settings))
 
 
 @pytest.mark.slow
 def test_the_readmes_example_prints_what_the_readme_says(tmp_path):
     """Oracle: the README's text; numbers of a trained network differ a little between machines."""
     (program,), (text,) = blocks(ROOT / "README.md", "python"), blocks(ROOT / "README.md", "text")
-    printed = run(program, tmp_path)
+    printed = run(program, tmp_path, XLA_FLAGS=as_users_compile())
     assert NUMBER.sub("#", printed) == NUMBER.sub("#", text)
     actual, said = ([int(n) for n in NUMBER.findall(t)] for t in (printed, text))
     full, epochs, pruned, live, *rest = actual
