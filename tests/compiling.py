@@ -7,6 +7,7 @@ on 2 cores with JAX 0.10, this halves the time of most modules.
 import os
 import subprocess
 import sys
+from typing import Any
 
 LESS = "--xla_backend_optimization_level=0"
 NO_FUSION_EMITTERS = (
@@ -36,3 +37,21 @@ def as_users_compile() -> str:
     """The flags that tests were started with."""
     flags = os.environ["XLA_FLAGS"].split()
     return " ".join(flag for flag in flags if flag not in (LESS, NO_FUSION_EMITTERS))
+
+
+def run_bound(monkeypatch: Any) -> None:
+    """Let `fit` and `prune` compile as users do, for a test that trains longer than it compiles."""
+    import jax
+
+    from secateur.fitting import program
+
+    options = {"xla_backend_optimization_level": 3}
+    if NO_FUSION_EMITTERS in os.environ["XLA_FLAGS"]:
+        options["xla_cpu_use_fusion_emitters"] = True
+    static = {
+        "train": {"static_argnames": ("settings",), "donate_argnames": ("state",)},
+        "evaluate": {"static_argnames": ("settings", "samples")},
+    }
+    for name, arguments in static.items():
+        function = getattr(program, name).__wrapped__
+        monkeypatch.setattr(program, name, jax.jit(function, compiler_options=options, **arguments))

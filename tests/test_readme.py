@@ -1,4 +1,4 @@
-"""The examples of README and docs run as they stand, in processes of their own."""
+"""The examples of README and docs run as they stand, in a user's own settings."""
 
 import re
 from pathlib import Path
@@ -16,15 +16,15 @@ def blocks(path, language):
     return re.findall(rf"```{language}\n(.*?)```", path.read_text(encoding="utf-8"), re.S)
 
 
-def run(program, folder, **settings):
-    return output(start(program, folder=folder, **settings))
+def run(program, folder):
+    return output(start(program, folder=folder, XLA_FLAGS=as_users_compile()))
 
 
 @pytest.mark.slow
 def test_the_readmes_example_prints_what_the_readme_says(tmp_path):
     """Oracle: the README's text; numbers of a trained network differ a little between machines."""
     (program,), (text,) = blocks(ROOT / "README.md", "python"), blocks(ROOT / "README.md", "text")
-    printed = run(program, tmp_path, XLA_FLAGS=as_users_compile())
+    printed = run(program, tmp_path)
     assert NUMBER.sub("#", printed) == NUMBER.sub("#", text)
     actual, said = ([int(n) for n in NUMBER.findall(t)] for t in (printed, text))
     full, epochs, pruned, live, *rest = actual
