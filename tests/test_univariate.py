@@ -77,7 +77,11 @@ def adaptive_moments(f, mean, variance, kinks) -> tuple[np.ndarray, np.ndarray]:
     return m, np.sqrt(np.maximum(v, 0.0))
 
 
-@pytest.fixture(scope="module", params=FUNCTIONS, ids=str)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in FUNCTIONS],
+    ids=str,
+)
 def oracle(request):
     function, kinks = FUNCTIONS[request.param]
     compiled = jax.jit(function)
