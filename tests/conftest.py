@@ -7,6 +7,11 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["KERAS_BACKEND"] = "jax"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+from compiling import compile_quickly  # imports nothing that reads them
+
+compile_quickly()
+
+# ruff: noqa: E402
 from collections import Counter
 from pathlib import Path
 

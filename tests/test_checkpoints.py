@@ -114,7 +114,7 @@ y = np.sin(x[:, :1]) + 0.1 * rng.normal(size=(64, 1))
 def net(p, x):
     return jax.nn.relu(x @ p[0]) @ p[1]
 key = jax.random.key(0)
-params = [jax.random.normal(k, s) for k, s in zip(jax.random.split(key), ((2, 8), (8, 1)))]
+params = [jnp.asarray(rng.normal(size=s)) for s in ((2, 8), (8, 1))]
 fitted = sc.fit(
     sc.BayesianModel(net, params, inference="local"), (x, y), key=key,
     recipe=replace(RECIPES["default"], stops=False), batch_size=16, epochs=6000,

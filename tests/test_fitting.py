@@ -11,7 +11,6 @@ import optax
 import pytest
 
 import secateur as sc
-from compiling import quick_jit
 from secateur.fitting import RECIPES, program
 from secateur.fitting.levelling import trend
 from secateur.fitting.optimiser import adam
@@ -62,20 +61,6 @@ def linear(w, x):
 
 def linear_model(**options):
     return sc.BayesianModel(linear, jnp.zeros((3, 1)), **options)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_programs():
-    """Most programs here run for a moment and compile for seconds: compile them less."""
-    static = {
-        "train": {"static_argnames": ("settings",), "donate_argnames": ("state",)},
-        "evaluate": {"static_argnames": ("settings", "samples")},
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, options in static.items():
-            function = getattr(program, name).__wrapped__
-            patch.setattr(program, name, quick_jit(function, **options))
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
 import pytest
@@ -65,7 +66,7 @@ fit(params, (x, y), mesh=mesh)  # each process has all of them
 
 
 def start_on(devices, program, *arguments):
-    flags = f"--xla_force_host_platform_device_count={devices}"
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
     return start(
         program, *arguments, warnings="error::UserWarning", XLA_FLAGS=flags, JAX_ENABLE_X64="0"
     )

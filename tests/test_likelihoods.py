@@ -79,6 +79,11 @@ def predict(likelihood, noise, prediction, targets):
     return likelihood.predictive_log_density(noise, prediction, targets)
 
 
+@jax.jit
+def expect(likelihood, noise, prediction, targets):
+    return likelihood.expected_log_likelihood(noise, prediction, targets)
+
+
 @functools.cache
 def draws(name, count):
     """Log-likelihoods for draws of f and γ, shape (count, rows)."""
@@ -175,7 +180,7 @@ def test_gradients(name):
     def total(noise, prediction):
         return weights @ likelihood.expected_log_likelihood(noise, prediction, targets)
 
-    by_noise, by_prediction = jax.grad(total, argnums=(0, 1))(noise, prediction)
+    by_noise, by_prediction = jax.jit(jax.grad(total, argnums=(0, 1)))(noise, prediction)
     # The categorical's derivatives are quadratures of their own, as accurate as its values.
     tolerance = {"rtol": 1e-5, "atol": 2e-3 if name == "categorical" else 1e-6}
     differences = oracles.central_difference(
@@ -345,21 +350,21 @@ def test_bernoulli_over_the_grid(dtype, tolerance):
         predictive.append(
             oracles.log_integral(lambda x, p=log_normal: p(x) + special.log_expit(x), m)
         )
-    given = likelihood.expected_log_likelihood(None, prediction, ones)
+    given = expect(likelihood, None, prediction, ones)
     np.testing.assert_allclose(given, expected, rtol=tolerance, atol=tolerance)
     given = predict(likelihood, None, prediction, ones)
     np.testing.assert_allclose(given, predictive, rtol=tolerance, atol=tolerance)
 
 
+def _bernoulli_total(f):
+    rows = BernoulliLikelihood().expected_log_likelihood(None, f, jnp.array([0, 1]))
+    return rows @ jnp.array([1.0, 2.0])
+
+
 def test_bernoulli_has_its_derivative_at_a_logit_of_zero():
     """Oracle: y − σ(0). A network starts there, and abs or max would lose it."""
     for prediction in (jnp.zeros(2), Normal(jnp.zeros(2), jnp.zeros(2))):
-        slope = jax.grad(
-            lambda f: (
-                BernoulliLikelihood().expected_log_likelihood(None, f, jnp.array([0, 1]))
-                @ jnp.array([1.0, 2.0])
-            )
-        )(prediction)
+        slope = jax.jit(jax.grad(_bernoulli_total))(prediction)
         np.testing.assert_allclose(jax.tree.leaves(slope)[0], [-0.5, 1.0], atol=1e-12)
 
 
@@ -373,7 +378,7 @@ def test_poisson_over_the_grid(count, dtype, tolerance):
     counts = jnp.full(len(mean), count)
     likelihood = PoissonLikelihood()
     expected = count * mean - np.exp(mean + variance / 2) - special.gammaln(count + 1)
-    given = likelihood.expected_log_likelihood(None, prediction, counts)
+    given = expect(likelihood, None, prediction, counts)
     below = mean + variance / 2 < 44  # where float32 saturates, as documented
     np.testing.assert_allclose(given[below], expected[below], rtol=tolerance, atol=tolerance)
     predictive = [_poisson_lognormal(count, m, v) for m, v in zip(mean, variance, strict=True)]
@@ -392,8 +397,10 @@ def _poisson_lognormal(count, mean, variance):
 
 def test_poisson_saturates_with_a_slope_that_leads_back():
     f = Normal(jnp.array([200.0], jnp.float32), jnp.array([1e6], jnp.float32))
-    value, slope = jax.value_and_grad(
-        lambda f: PoissonLikelihood().expected_log_likelihood(None, f, jnp.array([3]))[0]
+    value, slope = jax.jit(
+        jax.value_and_grad(
+            lambda f: PoissonLikelihood().expected_log_likelihood(None, f, jnp.array([3]))[0]
+        )
     )(f)
     assert np.isfinite(value)
     assert value < -1e18
@@ -483,14 +490,14 @@ def test_softmax_of_many_or_very_uncertain_logits(classes, variance, certain):
     """Oracle: dense double quadrature; the error is counted in deviations of the logits."""
     mean, variances = softmax_case(classes, 1.0, variance, certain=certain)
     value, _ = dense_softmax(mean, variances)
-    error = abs(float(expected_logsumexp(jnp.asarray(mean), jnp.asarray(variances))) - value)
+    error = abs(float(jax.jit(expected_logsumexp)(mean, variances)) - value)
     assert error < 3e-3 * max(1.0, math.sqrt(variance))
 
 
 def test_softmax_derivatives_at_variance_zero():
     """Oracle: ∂/∂mean = p, ∂/∂variance = ½ p (1 − p) with p = softmax(mean)."""
     mean = jnp.array([[0.3, -1.0, 2.0], [0.0, 0.0, 0.0]])
-    by_mean, by_variance = jax.grad(lambda m, v: expected_logsumexp(m, v).sum(), (0, 1))(
+    by_mean, by_variance = jax.jit(jax.grad(lambda m, v: expected_logsumexp(m, v).sum(), (0, 1)))(
         mean, jnp.zeros_like(mean)
     )
     p = special.softmax(np.asarray(mean), -1)
@@ -505,9 +512,8 @@ def test_softmax_is_right_for_any_offset_and_any_unlikely_label():
     given = jax.jit(log_expected_softmax)(mean, jnp.zeros_like(mean), jnp.array([0, 1]))
     expected = special.log_softmax(np.asarray(mean), -1)[[0, 1], [0, 1]]
     np.testing.assert_allclose(given, expected, atol=2e-4)
-    np.testing.assert_allclose(
-        expected_logsumexp(mean, jnp.zeros_like(mean)), special.logsumexp(mean, -1), atol=2e-4
-    )
+    given = jax.jit(expected_logsumexp)(mean, jnp.zeros_like(mean))
+    np.testing.assert_allclose(given, special.logsumexp(mean, -1), atol=2e-4)
 
 
 # --- Errors -----------------------------------------------------------------------------------

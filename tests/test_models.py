@@ -26,7 +26,6 @@ import numpy as np
 import pytest
 
 import secateur as sc
-from compiling import quick_jit
 from model_zoo import (
     CASES,
     CHUNK,
@@ -105,13 +104,13 @@ class Subject:
         No gradient, but an empty list, for most models.
         """
         if self.case.name not in DIFFERENTIATED:
-            return quick_jit(lambda arrays: (self.run_moments(arrays), []))
+            return jax.jit(lambda arrays: (self.run_moments(arrays), []))
 
         def scalar(arrays: list[jax.Array]) -> tuple[jax.Array, sc.Normal]:
             y = self.run_moments(arrays)
             return jnp.sum(jnp.sin(y.mean)) + jnp.sum(jnp.sqrt(1e-3 + y.variance)), y
 
-        @quick_jit
+        @jax.jit
         def run(arrays: list[jax.Array]) -> tuple[sc.Normal, list[jax.Array]]:
             gradient, y = jax.grad(scalar, has_aux=True)(arrays)
             return y, gradient
@@ -241,9 +240,9 @@ def test_moments_are_finite_and_differentiable(subject: Subject) -> None:
         return jnp.sum(jnp.sin(y)), y
 
     if subject.case.name in DIFFERENTIATED:
-        expected_gradient, expected = quick_jit(jax.grad(plain, has_aux=True))(params)
+        expected_gradient, expected = jax.jit(jax.grad(plain, has_aux=True))(params)
     else:
-        expected_gradient, expected = [], quick_jit(plain)(params)[1]
+        expected_gradient, expected = [], jax.jit(plain)(params)[1]
     for scale in (1.0, 0.0):
         arrays, _ = split_static(subject.beliefs(scale))
         y, gradient = subject.moments_and_gradient(arrays)

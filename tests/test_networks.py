@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import secateur as sc
-from compiling import compiled_programs, quick_jit
+from compiling import compiled_programs
 from secateur.networks import ACTIVATIONS, Dense, Gru
 
 KEY = jax.random.key(0)
@@ -81,8 +81,8 @@ def test_moments_of_a_gru(gru):
     # Oracle: 10 000 draws of all weights; the rule for loops is first-order, so within 15 %.
     network, params, x = gru
     beliefs = jax.tree.map(lambda m: sc.Normal(m, jnp.full_like(m, 0.01)), params)
-    found = quick_jit(lambda b: sc.propagate(network, "moments")(None, b, x))(beliefs)
-    draw = quick_jit(jax.vmap(lambda key: sc.propagate(network, "global")(key, beliefs, x)))
+    found = jax.jit(lambda b: sc.propagate(network, "moments")(None, b, x))(beliefs)
+    draw = jax.jit(jax.vmap(lambda key: sc.propagate(network, "global")(key, beliefs, x)))
     samples = draw(jax.random.split(KEY, 10_000))
     np.testing.assert_allclose(found.mean, samples.mean(0), atol=0.01)
     np.testing.assert_allclose(found.variance, samples.var(0), rtol=0.15)

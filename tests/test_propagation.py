@@ -13,7 +13,6 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 import secateur as sc
-from compiling import quick_jit
 from secateur.propagation.noise import Tape
 
 KEY = jax.random.key(0)
@@ -267,7 +266,7 @@ my_relu.defjvp(lambda p, t: (my_relu(p[0]), jnp.where(p[0] > 0, t[0], 0.0)))
 def test_wrappers_inside_change_nothing(wrap, inner):
     x = sc.Normal(jnp.asarray([[0.5, -1.0], [0.0, 2.0]]), jnp.asarray([[0.3, 0.2], [0.1, 1.0]]))
 
-    @quick_jit
+    @jax.jit
     def both(x):
         plain = sc.propagate(lambda x, _: inner(x), "moments")(None, x, None)
         return plain, sc.propagate(lambda x, _: wrap(inner)(x), "moments")(None, x, None)
@@ -351,7 +350,7 @@ def test_values_and_gradients_are_finite_in_float32(model, how):
     else:
         f, params, x = gru, gru_params(units=4, dtype=jnp.float32), jnp.ones((2, 5, 1), "f4")
 
-    @quick_jit
+    @jax.jit
     @partial(jax.value_and_grad, has_aux=True)
     def total(beliefs):
         result = sc.propagate(f, how)(KEY, beliefs, x)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import secateur as sc
+from compiling import run_bound
 from recipes import PLAIN
 from secateur.fitting import RECIPES, program
 from secateur.fitting.sources import Arrays
@@ -161,8 +162,9 @@ def test_the_weights_of_a_sparse_linear_model_are_found():
 
 
 @pytest.mark.slow
-def test_the_inputs_and_units_of_a_sparse_network_are_found():
+def test_the_inputs_and_units_of_a_sparse_network_are_found(monkeypatch):
     """Ten random networks of 3 units on 5 of 20 inputs: the other 15 inputs are cut altogether."""
+    run_bound(monkeypatch)
     rng = np.random.default_rng(0)
     datasets, used = [], []
     for _ in range(10):

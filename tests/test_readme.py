@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from compiling import as_users_compile
 from processes import output, start
 
 ROOT = Path(__file__).parent.parent
@@ -16,7 +17,7 @@ def blocks(path, language):
 
 
 def run(program, folder):
-    return output(start(program, folder=folder))
+    return output(start(program, folder=folder, XLA_FLAGS=as_users_compile()))
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import secateur as sc
-from compiling import quick_jit
 from rule_cases import CASES
 from secateur.propagation import elementwise, loops
 from secateur.propagation.rules import RULES
@@ -54,7 +53,7 @@ def run(case):
         ]
         return moments, gradient, *sample
 
-    return quick_jit(everything)(case.beliefs)
+    return jax.jit(everything)(case.beliefs)
 
 
 def close(mine, truth, error, allowance) -> None:

@@ -26,7 +26,14 @@ def orthogonal_halves(rows, columns, rng):
     return [np.linalg.qr(rng.normal(size=(rows, columns)))[0] * np.sqrt(rows) for _ in range(2)]
 
 
-@pytest.fixture(scope="module", params=["known", "learnt"])
+# All tests of a story in one process: it is trained once.
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(noise, marks=pytest.mark.xdist_group(f"story {noise}"))
+        for noise in ("known", "learnt")
+    ],
+)
 def story(request):
     rng = np.random.default_rng(0)
     first, second = orthogonal_halves(60, 4, rng)

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from secateur.fitting.optimiser import adam
 from secateur.fitting.program import State
 from secateur.fitting.recipes import Recipe
 from secateur.fitting.result import Continuation, History, Past, Trained
-from secateur.fitting.trainer import ADAM
 from secateur.fitting.weights import Weights, flat_priors, lay_out, of_one_kind
 from secateur.pruning.rounds import Round, table
 
@@ -74,7 +74,7 @@ def continuation_of(
     state = State(
         weights,
         tuple(jnp.asarray(q.variance > 0) for q in flat),
-        ADAM.init((weights, learnt)),
+        adam(layout, recipe.full_rate_width).init((weights, learnt)),
         noise,
         jnp.asarray(_SETTLED, jnp.int32),
         flat_priors(layout, priors),
