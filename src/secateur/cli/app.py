@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from secateur.cli import data
+from secateur.cli import data, reproduce
 from secateur.cli.errors import UserError
 from secateur.cli.fit import fit
 from secateur.cli.predict import predict
@@ -26,6 +26,7 @@ app.command()(fit)
 app.command()(predict)
 app.command()(report)
 app.add_typer(data.app, name="data")
+app.add_typer(reproduce.app, name="reproduce")
 
 
 def main() -> None:

@@ -1,0 +1,211 @@
+"""Table 1: free energies before and after pruning, ours beside the paper's."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from secateur.paper.experiment import Job
+from secateur.paper.jobs import run_all, write_atomically
+from secateur.paper.setup import ALGORITHMS, PAPER, SETS, SIGNALS, Row
+
+__all__ = ["Line", "jobs_for", "lines", "provenance", "table1"]
+
+# With two outputs the authors' code counts the normalising terms of the likelihood twice: those
+# numbers are no free energies, and ours cannot be compared with them.
+NOT_COMPARABLE = ("energy", "naval")
+# Rough costs, for putting the longest first.
+_COST = {"sine": 9, "naval": 5, "powerplant": 4, "kin8nm": 4, "concrete": 1}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of the table: medians over seeds, and the spread of the last column.
+
+    Attributes:
+        dataset: its name.
+        inference: algorithm.
+        start: free energy of the full network, nats.
+        one: after one cut, without training.
+        one_pruned: percent of the weights that it took.
+        iterative: after pruning to the end.
+        lowest: the least of all seeds.
+        highest: the most.
+        pruned: percent of the weights gone at the end.
+        seeds: how many.
+        paper: the paper's row.
+        recipe: which recipe the best seed had.
+    """
+
+    dataset: str
+    inference: str
+    start: float
+    one: float
+    one_pruned: float
+    iterative: float
+    lowest: float
+    highest: float
+    pruned: float
+    seeds: int
+    paper: Row
+    recipe: str
+
+
+def jobs_for(
+    sets: Iterable[str], algorithms: Iterable[str], kind: str, seeds: int, epochs: int = 0
+) -> list[Job]:
+    """Return the jobs of a table, the longest first; the signals share a program."""
+    wanted = list(sets)
+    signals = tuple(name for name in wanted if name in SIGNALS)
+    groups: list[tuple[str, ...]] = [(name,) for name in wanted if name not in SIGNALS]
+    if signals:
+        groups.append(signals)
+    groups.sort(key=lambda group: -_COST.get(group[0], 0.5))
+    return [Job(group, how, kind, seeds, epochs) for group in groups for how in algorithms]
+
+
+def lines(records: Iterable[dict[str, Any]]) -> list[Line]:
+    """Return the rows of the table, in the paper's order."""
+    found = []
+    for record in records:
+        how = record["job"]["inference"]
+        for name, outcomes in record["outcomes"].items():
+            column = {key: np.array([o[key] for o in outcomes]) for key in outcomes[0]}
+            ends = column["iterative"]
+            found.append(
+                Line(
+                    name,
+                    how,
+                    float(np.median(column["start"])),
+                    float(np.median(column["one"])),
+                    100 * float(np.median(column["one_pruned"])),
+                    float(np.median(ends)),
+                    float(ends.min()),
+                    float(ends.max()),
+                    100 * float(np.median(column["pruned"])),
+                    len(outcomes),
+                    PAPER[name, how],
+                    str(column["recipe"][ends.argmin()]),
+                )
+            )
+    sets, algorithms = list(SETS), list(ALGORITHMS)
+    return sorted(found, key=lambda r: (sets.index(r.dataset), algorithms.index(r.inference)))
+
+
+def provenance(command: str) -> str:
+    """Return a sentence on what made a result: command, versions, machine, date."""
+    versions = ", ".join(f"{name} {version(name)}" for name in ("secateur", "jax", "numpy"))
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    cores = os.cpu_count()
+    return f"`{command}`, {today}; {versions}, Python {platform.python_version()}, {cores} cores."
+
+
+_HEADS = ("data", "inference", "start", "one cut", "%", "end", "lowest–highest", "%",
+          "paper: start", "one cut", "%", "end", "%")  # fmt: skip
+
+
+def _cells(r: Line) -> list[str]:
+    star = "*" if r.dataset in NOT_COMPARABLE else ""
+    p = r.paper
+    ours = (f"{r.start:.0f}", f"{r.one:.0f}", f"{r.one_pruned:.0f}", f"{r.iterative:.0f}",
+            f"{r.lowest:.0f} … {r.highest:.0f}", f"{r.pruned:.0f}")  # fmt: skip
+    theirs = (p.start, p.one, p.one_pruned, p.iterative, p.iterative_pruned)
+    return [r.dataset, r.inference, *ours, *(f"{v:.0f}{star}" for v in theirs)]
+
+
+def markdown(rows: Sequence[Line], about: str) -> str:
+    """Return the table in Markdown, with what has to be said of it."""
+    table = ["| " + " | ".join(_HEADS) + " |", "|---|---|" + "---:|" * (len(_HEADS) - 2)]
+    table += ["| " + " | ".join(_cells(r)) + " |" for r in rows]
+    seeds = max(r.seeds for r in rows)
+    notes = [
+        about,
+        "",
+        f"Free energies in nats on the whole data set, lower is better; medians of {seeds} seed"
+        f"{'s' if seeds > 1 else ''}; % is the share of the weights removed. 'One cut' is "
+        "before any training.",
+    ]
+    if any(r.dataset in NOT_COMPARABLE for r in rows):
+        notes += [
+            "",
+            "\\* Not comparable: with two outputs the authors' code counts the normalising terms "
+            "of the likelihood (ln 2π and E[ln γ]) twice, so that these are no free energies.",
+        ]
+    if any(r.dataset in SIGNALS and r.inference == "moments" for r in rows):
+        notes += ["", 'For the signals, "moments" counts the steps of the GRU as independent.']
+    return "\n".join([*table, "", *notes, ""])
+
+
+def latex(rows: Sequence[Line], about: str) -> str:
+    """Return the table in LaTeX (booktabs)."""
+    rules = {0: r"\toprule", 1: r"\midrule"}
+    body = [_HEADS, *map(_cells, rows)]
+    text = [f"% {about}", r"\begin{tabular}{ll" + "r" * (len(_HEADS) - 2) + "}"]
+    for number, cells in enumerate(body):
+        text += [rules[number]] if number in rules else []
+        shown = [c.replace("%", r"\%").replace("–", "--").replace("…", r"\dots") for c in cells]
+        text.append(" & ".join(shown).replace("*", r"$^\ast$") + r" \\")
+    return "\n".join([*text, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def csv(rows: Sequence[Line]) -> str:
+    """Return the table as comma-separated values, with full precision."""
+    theirs = ("start", "one", "one_pruned", "iterative", "iterative_pruned")
+    ours = ("dataset", "inference", "start", "one", "one_pruned", "iterative", "lowest",
+            "highest", "pruned", "seeds", "recipe")  # fmt: skip
+    text = [",".join((*ours, *(f"paper_{name}" for name in theirs)))]
+    for r in rows:
+        values = [getattr(r, name) for name in ours] + [getattr(r.paper, name) for name in theirs]
+        text.append(",".join(f"{v:.6g}" if isinstance(v, float) else str(v) for v in values))
+    return "\n".join([*text, ""])
+
+
+def table1(
+    out: Path,
+    *,
+    kind: str = "paper",
+    sets: Sequence[str] = tuple(SETS),
+    algorithms: Sequence[str] = ALGORITHMS,
+    seeds: int = 1,
+    epochs: int = 0,
+    data_dir: str | None = None,
+    workers: int | None = None,
+    command: str = "secateur reproduce table1",
+    progress: bool = True,
+) -> list[Line]:
+    """Run what is missing of the table and write it as CSV, Markdown and LaTeX.
+
+    Args:
+        out: folder of the results; what it holds already is not run again.
+        kind: of recipe, "paper" or "default".
+        sets: names of data sets.
+        algorithms: inference algorithms.
+        seeds: how many initialisations, all in one program.
+        epochs: instead of the recipe's, for a quick look.
+        data_dir: where the data are.
+        workers: processes at a time; by default as many as there are cores.
+        command: to be named in the results.
+        progress: whether to show what is going on.
+    """
+    jobs = jobs_for(sets, algorithms, kind, seeds, epochs)
+    records = run_all(
+        jobs,
+        out / "table1",
+        data_dir=data_dir,
+        workers=workers or os.cpu_count() or 1,
+        progress=progress,
+    )
+    rows, about = lines(records), provenance(command)
+    name = f"table1-{kind}"
+    write_atomically(out / f"{name}.csv", csv(rows))
+    write_atomically(out / f"{name}.md", markdown(rows, about))
+    write_atomically(out / f"{name}.tex", latex(rows, about))
+    return rows
