@@ -1,0 +1,173 @@
+"""Table 1 of the paper: its experiments, how they are run, and what is made of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from command_line import secateur
+from secateur import __version__, datasets
+from secateur.paper import experiment, jobs, setup, table1
+from secateur.paper.experiment import Job, Outcome
+
+
+def small_set(name, data_dir=None):
+    """Rows of the shape of boston's, fewer of them."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 3))
+    return datasets.Dataset(
+        name,
+        x,
+        np.sin(x[:, :1]) + 0.1 * rng.normal(size=(40, 1)),
+        ("a", "b", "c"),
+        ("y",),
+        "",
+        "",
+        "",
+    )
+
+
+def record(job, *ends):
+    outcomes = [asdict(Outcome("paper", 10.0, 5.0, 0.5, end, 0.9)) for end in ends]
+    return {"job": asdict(job), "outcomes": dict.fromkeys(job.sets, outcomes), "seconds": 1.0}
+
+
+def test_settings_cover_the_papers_table():
+    assert len(setup.PAPER) == 33
+    assert {name for name, _ in setup.PAPER} == set(setup.SETS)
+    boston = setup.recipes("boston", "paper")["paper"]
+    assert (boston.batch_size, boston.epochs, boston.retrain_epochs) == (16, 750, 150)
+    sine = setup.recipes("sine", "paper")["paper"]
+    assert (sine.rate, sine.epochs, sine.retrain_epochs) == (1e-3, 3000, 600)
+    assert not sine.standardise_inputs
+    assert setup.recipes("naval", "paper")["paper"].rate == 1e-3
+
+
+def test_networks_are_the_papers():
+    """Oracle: 13·50 + 50 + 50 + 1 = 751 weights; three gates of 16·(1 + 16 + 1), a readout of 17."""
+    x, y = np.zeros((5, 13)), np.zeros((5, 1))
+    boston = replace(small_set("boston"), x=x, y=y)
+    size = lambda model: sum(a.size for a in experiment.jax.tree.leaves(model.params))  # noqa: E731
+    assert size(setup.model("boston", boston, "moments")) == 751
+    sine = datasets.load("sine")
+    assert size(setup.model("sine", sine, "local")) == 3 * (16 + 256 + 16) + 17
+    assert setup.model("sine", sine, "moments").inference == "independent"
+    assert setup.model("boston", boston, "moments").inference == "moments"
+
+
+def test_signals_share_a_job_and_the_longest_come_first():
+    found = table1.jobs_for(setup.SETS, ["moments", "local"], "paper", 3)
+    assert found[0].sets == setup.SIGNALS
+    assert len(found) == 2 * (8 + 1)
+    assert len({job.name for job in found}) == len(found)
+
+
+def test_an_experiment_trains_cuts_and_prunes(monkeypatch):
+    """Oracle: the record's own promises, on data that a few epochs can learn."""
+    monkeypatch.setattr(datasets, "load", small_set)
+    told = []
+    found = experiment.run(Job(("boston",), "moments", "paper", 2, 60), tell=told.append)
+    (outcomes,) = found["outcomes"].values()
+    assert len(outcomes) == 2
+    assert told
+    json.dumps(found)
+    for o in outcomes:
+        assert o["iterative"] <= o["start"]
+        assert 0 <= o["one_pruned"] <= 1
+        assert 0 < o["pruned"] <= 1
+    assert outcomes[0]["iterative"] != outcomes[1]["iterative"]
+
+
+def test_the_better_of_two_recipes_counts(monkeypatch):
+    monkeypatch.setattr(datasets, "load", small_set)
+
+    def prune(job, data, name, recipe, folder, tell):
+        free_energies = {"standardised targets": (3.0, 7.0), "targets as they are": (5.0, 4.0)}
+        return free_energies[name]
+
+    monkeypatch.setattr(experiment, "_prune", prune)
+    monkeypatch.setattr(
+        Outcome, "of", classmethod(lambda cls, name, f: cls(name, 9.0, 8.0, 0.1, f, 0.2))
+    )
+    found = experiment.run(Job(("boston",), "moments", "default", 2))["outcomes"]["boston"]
+    assert [o["iterative"] for o in found] == [3.0, 4.0]
+    assert [o["recipe"] for o in found] == ["standardised targets", "targets as they are"]
+
+
+def test_rows_are_medians_in_the_papers_order():
+    made = [record(Job(("yacht",), "local", "paper", 3), 3.0, 1.0, 8.0),
+            record(Job(("boston",), "global", "paper", 1), 2.0)]  # fmt: skip
+    boston, yacht = table1.lines(made)
+    assert (boston.dataset, yacht.dataset) == ("boston", "yacht")
+    assert (yacht.lowest, yacht.iterative, yacht.highest, yacht.seeds) == (1.0, 3.0, 8.0, 3)
+    assert yacht.paper == setup.PAPER["yacht", "local"]
+    assert (yacht.one_pruned, yacht.pruned) == (50.0, 90.0)
+
+
+def test_the_table_is_written_three_ways():
+    made = [record(Job(("energy",), "moments", "paper", 1), -3.25)]
+    rows = table1.lines(made)
+    text = table1.markdown(rows, "how it was made")
+    assert "| energy | moments | 10 | 5 | 50 | -3 |" in text
+    assert "4026*" in text
+    assert "Not comparable" in text
+    assert "how it was made" in text
+    (read,) = csv.DictReader(io.StringIO(table1.csv(rows)))
+    assert float(read["iterative"]) == -3.25
+    assert float(read["paper_iterative"]) == 4026
+    tex = table1.latex(rows, "how it was made")
+    body = [line for line in tex.splitlines() if line.endswith(r"\\")]
+    assert {line.count("&") for line in body} == {12}
+    assert r"4026$^\ast$" in tex
+
+
+def test_what_is_done_is_not_run_again(tmp_path, monkeypatch):
+    one, other = Job(("boston",), "moments", "paper", 1), Job(("wine",), "moments", "paper", 1)
+    place = tmp_path / f"{one.name}.json"
+    jobs.write_atomically(place, json.dumps({"version": __version__, **record(one, 1.0)}))
+    ran = []
+
+    def work(waiting, places, *_):
+        ran.extend(waiting)
+        for job in waiting:
+            made = {"version": __version__, **record(job, 2.0)}
+            jobs.write_atomically(places[job], json.dumps(made))
+
+    monkeypatch.setattr(jobs, "_work", work)
+    options = {"data_dir": None, "workers": 1, "progress": False}
+    first, second = jobs.run_all([one, other], tmp_path, **options)
+    assert ran == [other]
+    assert first["outcomes"]["boston"][0]["iterative"] == 1.0
+    assert second["outcomes"]["wine"][0]["iterative"] == 2.0
+    # A record that is damaged, or of another version, counts for nothing.
+    place.write_text("{")
+    jobs.run_all([one], tmp_path, **options)
+    jobs.write_atomically(place, json.dumps({"version": "0", **record(one, 1.0)}))
+    jobs.run_all([one], tmp_path, **options)
+    assert ran == [other, one, one]
+
+
+@pytest.mark.slow
+def test_the_command_runs_processes_and_writes_the_table(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "compiled"))
+    arguments = ["reproduce", "table1", "--quick", "--sets", "sine", "--algorithms", "global"]
+    result = secateur(*arguments, "--out", tmp_path)
+    assert result.code == 0
+    assert "sine" in result.out
+    assert {p.name for p in tmp_path.glob("table1-paper.*")} == {
+        "table1-paper.csv", "table1-paper.md", "table1-paper.tex",
+    }  # fmt: skip
+    left = [p.name for p in (tmp_path / "table1").iterdir()]
+    assert left == ["sine-global-paper-1-40-epochs.json"]
+
+
+def test_unknown_names_are_told():
+    for option, name in (("--sets", "bostom"), ("--algorithms", "mcmc")):
+        result = secateur("reproduce", "table1", option, name)
+        assert result.code == 2
+        assert repr(name) in result.err
