@@ -49,7 +49,7 @@ def test_settings_cover_the_papers_table():
 
 
 def test_networks_are_the_papers():
-    """Oracle: 13·50 + 50 + 50 + 1 = 751 weights; three gates of 16·(1 + 16 + 1), a readout of 17."""
+    """Oracle: 13·50 + 50 + 50 + 1 weights; three gates of 16·(1 + 16 + 1) and a readout of 17."""
     x, y = np.zeros((5, 13)), np.zeros((5, 1))
     boston = replace(small_set("boston"), x=x, y=y)
     size = lambda model: sum(a.size for a in experiment.jax.tree.leaves(model.params))  # noqa: E731
