@@ -67,10 +67,10 @@ def run(path, folder, **environment):
 
 
 def agrees(printed, shown):
-    """Whether a page shows what was printed: up to numbers and blanks, `…` for what is left out."""
+    """Whether a page shows what was printed: up to numbers and widths, `…` for what is left out."""
 
     def plain(text):
-        return " ".join(NUMBER.sub("#", text).split())
+        return " ".join(re.sub("([━─])+", r"\1", NUMBER.sub("#", text)).split())
 
     pattern = ".*".join(map(re.escape, plain(shown).split("…")))
     return re.fullmatch(pattern, plain(printed)) is not None
