@@ -15,7 +15,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LANGUAGES = ("python", "sh", "text")
 
 FENCED = re.compile(r"^```(.*)\n((?:.*\n)*?)^```$", re.M)
-NUMBER = re.compile(r"[-−]?\d+(\.\d+)?(e[-+]\d+)?")
+NUMBER = re.compile(r"[-−]?(\d{1,3}(,\d{3})+|\d+)(\.\d*)?(e[-+]\d+)?")
 SEPARATOR = "\x1e\n"
 BEGIN = """
 import shlex, sys
