@@ -43,9 +43,7 @@ k1, k2, k3 = jax.random.split(jax.random.key(0), 3)
 params = {"filters": draw(k1, 3, 3, 1, 8), "w2": draw(k2, 128, 32), "w3": draw(k3, 32, 10)}
 params |= {"b1": jnp.zeros((1, 1, 1, 8)), "b2": jnp.zeros((1, 32)), "b3": jnp.zeros((1, 10))}
 
-model = sc.BayesianModel(
-    network, params, likelihood=sc.CategoricalLikelihood(), inference="local"
-)
+model = sc.BayesianModel(network, params, likelihood=sc.CategoricalLikelihood(), inference="local")
 fitted = sc.fit(model, data, key=jax.random.key(1), epochs=EPOCHS)
 pruned = sc.prune(fitted, data, key=jax.random.key(2), what="units", epochs=RETRAIN)
 print(pruned)

@@ -2,7 +2,7 @@
 
     python examples/streaming_update.py [--quick]
 
-A sensor's reading depends on two of six inputs; after the third batch a third input begins to matter.
+A reading depends on two of six inputs; halfway, a third input begins to matter.
 `--quick` trains for a moment only.
 """
 
