@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadgroup $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast slow-tests test-versions lint format clean
+.PHONY: help demo test test-fast slow-tests test-versions lint format docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ lint: .venv/.installed-dev ## ruff (rules and format) and mypy
 format: .venv/.installed-dev ## let ruff put the format right
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: .venv/.installed-docs ## the documentation as a site in build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo 'build/site/index.html'
 
 clean: ## remove environments, caches and build output
 	rm -rf .venv .venvs build dist demo .pytest_cache .mypy_cache .ruff_cache

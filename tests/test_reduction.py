@@ -613,3 +613,15 @@ def test_a_group_is_removed_as_a_whole_by_its_sum():
     for group in range(2):
         expected = savage_dickey(posterior, prior, coordinates=groups == group)
         np.testing.assert_allclose(summed[group], expected, rtol=1e-10)
+
+
+def test_a_prior_of_any_class_with_a_density_scores_weights():
+    """Oracle: the same density as a distribution of secateur's own."""
+
+    class Own:
+        def log_prob(self, value):
+            return Normal(0.0, 2.0).log_prob(value)
+
+    beliefs = {"w": Normal(jnp.array([0.1, 3.0]), jnp.array([0.5, 0.5])), "n": 7}
+    own, known = (prune_scores(beliefs, prior) for prior in (Own(), Normal(0.0, 2.0)))
+    np.testing.assert_allclose(own["w"], known["w"], rtol=1e-12)

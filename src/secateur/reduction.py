@@ -329,7 +329,7 @@ def prune_scores(
     def score(path: Any, belief: Any, belief_prior: Any) -> jax.Array | None:
         if not isinstance(belief, Distribution):
             return None
-        if criterion == "bmr" and not isinstance(belief_prior, Distribution):
+        if criterion == "bmr" and not hasattr(belief_prior, "log_prob"):
             raise TypeError(
                 f"the belief at {jax.tree_util.keystr(path) or 'the root'} has no prior: got "
                 f"{type(belief_prior).__name__}. Give a distribution there, or one for all leaves."
@@ -346,7 +346,7 @@ def prune_scores(
     def is_belief(node: Any) -> bool:
         return isinstance(node, Distribution)
 
-    if prior is None or is_belief(prior):
+    if prior is None or hasattr(prior, "log_prob"):
         prior = jax.tree.map(lambda _, shared=prior: shared, posterior, is_leaf=is_belief)
     return jax.tree_util.tree_map_with_path(score, posterior, prior, is_leaf=is_belief)
 

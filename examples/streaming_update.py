@@ -1,0 +1,48 @@
+"""New data arrive, old data are gone: yesterday's posterior is today's prior.
+
+    python examples/streaming_update.py [--quick]
+
+A reading depends on two of six inputs; halfway, a third input begins to matter.
+`--quick` trains for a moment only.
+"""
+
+import sys
+
+import jax
+import numpy as np
+
+import secateur as sc
+
+BATCHES, EPOCHS = (3, 5) if "--quick" in sys.argv else (6, 300)
+rng = np.random.default_rng(0)
+
+
+def arriving(batch):
+    """One batch of 100 readings."""
+    x = rng.uniform(-2, 2, size=(100, 6))
+    y = np.abs(x[:, :1]) + 0.5 * x[:, 1:2] + 0.1 * rng.normal(size=(100, 1))
+    if batch >= BATCHES // 2:
+        y += x[:, 2:3]
+    return x, y
+
+
+network = sc.networks.Dense(6, hidden=(20,))
+model = sc.BayesianModel(network, network.init(jax.random.key(0)))
+current = None
+for batch in range(BATCHES):
+    data = arriving(batch)
+    fit_key, prune_key = jax.random.split(jax.random.key(batch))
+    surprise = np.nan
+    if current is None:
+        current = sc.fit(model, data, key=fit_key, epochs=EPOCHS)
+    else:
+        surprise = -float(np.mean(current.log_density(*data)))  # before learning from it
+        # Below 1, old beliefs fade: the world may change.
+        current = sc.update(current, data, key=fit_key, trust=0.5, epochs=EPOCHS)
+    # Weights that the new data ask for come back; the old rows are not needed for that.
+    current = sc.prune(current, data, key=prune_key, grow=True, epochs=EPOCHS)
+    alive = np.asarray(current.beliefs["layers"][0]["weights"].variance) > 0
+    print(
+        f"batch {batch}: surprise {surprise:6.2f} nats per row, "
+        f"{current.live_weights:3d} weights, inputs in use {np.flatnonzero(alive.any(axis=1))}"
+    )
