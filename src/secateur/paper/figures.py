@@ -70,7 +70,7 @@ def figure1(out: Path) -> None:
             axes.set_xlabel("posterior mean μ")
             axes.grid(visible=False)
             bar = figure.colorbar(image, ax=axes, label=label)
-            bar.set_ticks(np.arange(levels[0], levels[-1] + 1))
+            bar.set_ticks(list(range(int(levels[0]), int(levels[-1]) + 1)))
         panels[0].set_ylabel("posterior standard deviation σ")
         panels[2].annotate("ΔF = 0", (0.55, 0.8), (1.3, 1.2), arrowprops={"arrowstyle": "-"})
     rows = (
@@ -111,7 +111,7 @@ def figure2(
     found = sweeps(
         out, seed=seed, epochs=epochs, samples=samples, data_dir=data_dir, progress=progress
     )
-    note = made_by("figure2")
+    note = made_by("figure2", seed=seed or None, epochs=epochs, samples=samples)
     with drawn(out, "figure2", note, (10.5, 3.4)) as figure:
         panels = figure.subplots(1, len(found))
         for axes, (inference, each) in zip(panels, found.items(), strict=True):
@@ -166,7 +166,7 @@ def figure3(
     found = sweeps(
         out, seed=seed, epochs=epochs, samples=samples, data_dir=data_dir, progress=progress
     )
-    note = made_by("figure3")
+    note = made_by("figure3", seed=seed or None, epochs=epochs, samples=samples)
     with drawn(out, "figure3", note, (10.5, 5.8)) as figure:
         panels = figure.subplots(2, len(found), sharex=True)
         for column, (inference, each) in zip(panels.T, found.items(), strict=True):

@@ -61,14 +61,15 @@ def uci(
         The tables, in Markdown.
 
     Raises:
-        ValueError: no such data set, or no such number of splits.
-        DatasetError: the data are not to be had.
+        DatasetError: there is no such set, or the data are not to be had.
+        ValueError: there are not so many splits.
     """
     name = "uci-quick" if quick else "uci"
     if quick:
         sets, splits, epochs = sets or ("boston",), QUICK_SPLITS, epochs or QUICK_EPOCHS
     if unknown := [s for s in sets if s not in PUBLISHED]:
-        raise ValueError(f"no published results for {unknown}; there are {', '.join(PUBLISHED)}.")
+        there_are = ", ".join(PUBLISHED)
+        raise datasets.DatasetError(f"no UCI set {', '.join(unknown)}; there are {there_are}")
     if not 1 <= splits <= SPLITS:
         raise ValueError(
             f"splits={splits}. There are {SPLITS} standard splits; give 1 to {SPLITS}."
@@ -100,7 +101,7 @@ def uci(
         write_atomically(place, json.dumps(record, indent=1, allow_nan=False))
         _say(progress, f"[{number}/{len(wanted)}] {each}: {seconds:.0f} s")
     records = _comparable(out / name, settings)
-    note = made_by("uci --quick" if quick else "uci")
+    note = made_by("uci --quick" if quick else "uci", seed=seed or None, epochs=epochs)
     table = as_markdown(records, note)
     write_atomically(out / f"{name}.csv", csv_of(records, note))
     write_atomically(out / f"{name}.md", table)

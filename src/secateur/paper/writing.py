@@ -29,12 +29,15 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         half.unlink(missing_ok=True)
 
 
-def made_by(command: str) -> str:
+def made_by(command: str, **options: object) -> str:
     """Return a line on command, versions and date.
 
     Args:
         command: as typed, without "secateur reproduce".
+        options: as typed; those that are None were not.
     """
+    given = {name: value for name, value in options.items() if value is not None}
+    command = " ".join([command, *(f"--{name} {value}" for name, value in given.items())])
     today = datetime.now(UTC).date().isoformat()
     return (
         f"secateur reproduce {command}; secateur {__version__}, jax {jax.__version__}, "
