@@ -16,9 +16,9 @@ from secateur.paper.writing import write_atomically
 __all__ = ["ALGORITHM_TITLES", "COLOURS", "CRITERION_TITLES", "drawn"]
 
 ALGORITHM_TITLES = {
-    "moments": "variance backpropagation (moments)",
-    "local": "Bayes-by-backprop (local)",
-    "global": "Bayes-by-backprop (global)",
+    "moments": "variance backpropagation",
+    "local": "local reparametrisation",
+    "global": "global reparametrisation",
 }
 CRITERION_TITLES = {
     "bmr": "Bayesian model reduction",
@@ -59,5 +59,5 @@ def drawn(out: Path, name: str, note: str, size: tuple[float, float]) -> Iterato
         metadata = {"png": {"Description": note}, "svg": {"Description": note, "Date": None}}
         for ending, entries in metadata.items():
             content = io.BytesIO()
-            figure.savefig(content, format=ending, dpi=110, metadata=entries)
+            figure.savefig(content, format=ending, dpi=100, metadata=entries)
             write_atomically(out / f"{name}.{ending}", content.getvalue())

@@ -167,7 +167,7 @@ def figure3(
         out, seed=seed, epochs=epochs, samples=samples, data_dir=data_dir, progress=progress
     )
     note = made_by("figure3", seed=seed or None, epochs=epochs, samples=samples)
-    with drawn(out, "figure3", note, (10.5, 5.8)) as figure:
+    with drawn(out, "figure3", note, (9.2, 4.8)) as figure:
         panels = figure.subplots(2, len(found), sharex=True)
         for column, (inference, each) in zip(panels.T, found.items(), strict=True):
             for criterion, curve in each.curves.items():
