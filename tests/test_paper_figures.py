@@ -8,10 +8,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from secateur import datasets
+from secateur.cli import reproduce_more
+from secateur.cli.errors import UserError
 from secateur.paper import figures, setup, sweeping
 from secateur.pruning.sweep import Curve, Sweep
+
+FIGURE1 = ("figure1.png", "figure1.svg", "figure1.csv")
 
 
 def rows_of(path):
@@ -46,8 +52,27 @@ def test_criteria_on_a_grid_are_the_direct_formulas():
     )
 
 
-def test_figure1_writes_what_it_draws(tmp_path):
-    figures.figure1(tmp_path)
+@pytest.fixture
+def commands():
+    """`secateur reproduce`, with these commands only."""
+    app = typer.Typer()
+    for command in reproduce_more.__all__:
+        app.command(command)(getattr(reproduce_more, command))
+    return lambda *arguments: CliRunner().invoke(app, list(arguments))
+
+
+def test_commands_explain_themselves_and_refuse_unknown_data(commands, tmp_path):
+    for name in reproduce_more.__all__:
+        assert commands(name, "--help").exit_code == 0
+    refused = commands("uci", "bostn", "--out", str(tmp_path))
+    assert isinstance(refused.exception, UserError)
+    assert str(refused.exception).startswith("no UCI set bostn; there are boston, concrete")
+
+
+def test_figure1_writes_what_it_draws(commands, tmp_path):
+    done = commands("figure1", "--out", str(tmp_path))
+    assert done.output == f"written: {', '.join(str(tmp_path / f) for f in FIGURE1)}\n"
+    assert {p.name for p in tmp_path.iterdir()} == set(FIGURE1)  # nothing half-written is left
     _, rows = rows_of(tmp_path / "figure1.csv")
     mean, deviation, bmr, snr, spr = columns(rows, "mean", "deviation", "bmr", "snr", "spr")
     assert len(rows) == len(np.unique(mean)) * len(np.unique(deviation)) > 1000
@@ -58,7 +83,6 @@ def test_figure1_writes_what_it_draws(tmp_path):
     )
     assert (tmp_path / "figure1.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "figure1.svg").read_text()
-    assert not list(tmp_path.glob(".*"))  # nothing half-written is left
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +143,7 @@ def test_figure2_is_the_bmr_curve_of_figure3(drawn):
     assert float(second[100]["standard_error"]) > 0
 
 
-def test_another_training_is_not_taken_for_the_one_asked_for(drawn, monkeypatch):
+def test_another_training_is_not_taken_for_the_one_asked_for(drawn):
     out, _, _ = drawn
     settings = json.loads((out / "sweeps.json").read_text())["settings"]
     known = sweeping._read(out / "sweeps.json", settings)

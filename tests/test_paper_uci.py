@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
 import sys
 
 import numpy as np
@@ -28,14 +29,10 @@ def data():
     return datasets.Dataset("yacht", x, both, ("a", "b", "c"), ("y", "z"), "made", "none", "none")
 
 
-class Seen(list):
-    """The models that were judged, in order."""
-
-
 @pytest.fixture(scope="module")
 def ran(data, tmp_path_factory):
     """A run of two splits: the folder, what it returned, and every model that was judged."""
-    out, seen = tmp_path_factory.mktemp("reproduced"), Seen()
+    out, seen = tmp_path_factory.mktemp("reproduced"), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(uci.datasets, "load", lambda *_: data)
         judge = uci.judge
@@ -205,8 +202,6 @@ def test_published_numbers_are_there_for_every_uci_set():
 
 
 def test_commands_are_listed_without_waiting_for_jax():
-    import subprocess
-
     check = "import sys, secateur.cli.reproduce_more; print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
