@@ -51,29 +51,23 @@ def _judge_numbers(found, models, x, y, targets, seed) -> None:
     for name, p in predictions.items():
         errors = p.mean - y
         baseline = np.square(y - y.mean(axis=0)).mean()
-        covered = _covered(p.below)
         found[name] |= {
             "rmse": number(np.sqrt(np.square(errors).mean())),
             "mean_absolute_error": number(np.abs(errors).mean()),
             "r_squared": number(1 - np.square(errors).mean() / baseline) if baseline else None,
-            "coverage_95": number((covered <= 0.95).mean()),
+            "coverage_95": number((p.covered_by <= 0.95).mean()),
         }
     shown = _some(len(y))
     for index, target in enumerate(targets[:MOST_TARGETS]):
         entry: dict[str, Any] = {"name": text(target["name"]), "levels": numbers(LEVELS)}
         for name, p in predictions.items():
-            covered = _covered(p.below[:, index])
+            covered = p.covered_by[:, index]
             entry[name] = {
                 "rmse": number(np.sqrt(np.square(p.mean[:, index] - y[:, index]).mean())),
                 "coverage": numbers((covered[:, None] <= LEVELS).mean(axis=0)),
             }
         entry["points"] = _points(predictions["after"], y, index, shown)
         found["targets"].append(entry)
-
-
-def _covered(below: np.ndarray) -> np.ndarray:
-    """The level of the smallest central interval that holds each observation."""
-    return np.abs(2 * below - 1)
 
 
 def _points(p: Numbers, y: np.ndarray, index: int, shown: np.ndarray) -> dict[str, Any]:

@@ -33,6 +33,11 @@ class Numbers(NamedTuple):
     deviation: np.ndarray
     below: np.ndarray
 
+    @property
+    def covered_by(self) -> np.ndarray:
+        """Return the level of the smallest central interval that holds each observation."""
+        return np.abs(2 * self.below - 1)
+
 
 def log_densities(fitted: Fitted, x: Any, y: Any, seed: int) -> np.ndarray:
     """Return the predictive log-density of every row, in nats."""

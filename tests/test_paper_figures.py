@@ -1,0 +1,170 @@
+"""Figures 1 to 3: their numbers against direct formulas and against `sweep` itself."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from secateur import datasets
+from secateur.cli import reproduce_more
+from secateur.cli.errors import UserError
+from secateur.paper import figures, setup, sweeping
+from secateur.pruning.sweep import Curve, Sweep
+
+FIGURE1 = ("figure1.png", "figure1.svg", "figure1.csv")
+
+
+def rows_of(path):
+    """The note and the rows of a CSV file of ours."""
+    note, *lines = path.read_text().splitlines()
+    assert note.startswith("# secateur reproduce ")
+    return note, list(csv.DictReader(lines))
+
+
+def columns(rows, *names):
+    return [np.array([float(row[name]) for row in rows]) for name in names]
+
+
+def test_criteria_on_a_grid_are_the_direct_formulas():
+    """Oracle: the definitions; for BMR, ln of the Gaussian integral E_q[p̃/p], by completing the
+    square in precisions."""
+    means, deviations = np.array([-2.0, 0.0, 0.3, 1.0]), np.array([0.1, 0.7, 1.0])
+    found = figures.criteria_on_grid(means, deviations, reduced_variance=1e-2)
+    mean, deviation = np.meshgrid(means, deviations)
+    np.testing.assert_allclose(found["snr"], abs(mean) / deviation, rtol=1e-12)
+    np.testing.assert_allclose(found["spr"], abs(mean) + deviation, rtol=1e-12)
+    precision = 1 / deviation**2
+    total = precision + 1 / 1e-2 - 1
+    log_ratio = 0.5 * np.log(precision / 1e-2 / total) + 0.5 * (
+        (precision * mean) ** 2 / total - precision * mean**2
+    )
+    np.testing.assert_allclose(found["bmr"], -log_ratio, rtol=1e-9, atol=1e-12)
+    # The reduced prior of the paper is so narrow that the limit, Savage and Dickey's, is the same.
+    limit = np.log(deviation) + 0.5 * mean**2 / deviation**2
+    np.testing.assert_allclose(
+        figures.criteria_on_grid(means, deviations)["bmr"], limit, rtol=1e-9, atol=1e-12
+    )
+
+
+@pytest.fixture
+def commands():
+    """`secateur reproduce`, with these commands only."""
+    app = typer.Typer()
+    for command in reproduce_more.__all__:
+        app.command(command)(getattr(reproduce_more, command))
+    return lambda *arguments: CliRunner().invoke(app, list(arguments))
+
+
+def test_commands_explain_themselves_and_refuse_unknown_data(commands, tmp_path):
+    for name in reproduce_more.__all__:
+        assert commands(name, "--help").exit_code == 0
+    refused = commands("uci", "bostn", "--out", str(tmp_path))
+    assert isinstance(refused.exception, UserError)
+    assert str(refused.exception).startswith("no UCI set bostn; there are boston, concrete")
+
+
+def test_figure1_writes_what_it_draws(commands, tmp_path):
+    done = commands("figure1", "--out", str(tmp_path))
+    assert done.output == f"written: {', '.join(str(tmp_path / f) for f in FIGURE1)}\n"
+    assert {p.name for p in tmp_path.iterdir()} == set(FIGURE1)  # nothing half-written is left
+    _, rows = rows_of(tmp_path / "figure1.csv")
+    mean, deviation, bmr, snr, spr = columns(rows, "mean", "deviation", "bmr", "snr", "spr")
+    assert len(rows) == len(np.unique(mean)) * len(np.unique(deviation)) > 1000
+    np.testing.assert_allclose(snr, abs(mean) / deviation, rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose(spr, abs(mean) + deviation, rtol=1e-4)
+    np.testing.assert_allclose(
+        bmr, np.log(deviation) + 0.5 * (mean / deviation) ** 2, rtol=1e-4, atol=1e-5
+    )
+    assert (tmp_path / "figure1.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "figure1.svg").read_text()
+
+
+@pytest.fixture(scope="module")
+def boston_like():
+    """A data set in boston's place, small enough to train in a moment."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 3))
+    y = 3 + 2 * x[:, :1] + 0.1 * rng.normal(size=(60, 1))
+    names = (("a", "b", "c"), ("y",))
+    return datasets.Dataset("boston", x, y, *names, "made here", "none", "none")
+
+
+@pytest.fixture(scope="module")
+def drawn(boston_like, tmp_path_factory):
+    """Figures 2 and 3 of a short training, how many trainings there were, and figure 3's text."""
+    out = tmp_path_factory.mktemp("reproduced")
+    trained = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweeping.datasets, "load", lambda *_: boston_like)
+        fit = sweeping.fit
+
+        def counted(*arguments, **options):
+            trained.append(options["recipe"])
+            return fit(*arguments, **options)
+
+        patch.setattr(sweeping, "fit", counted)
+        figures.figure2(out, epochs=2, progress=False)
+        text = figures.figure3(out, epochs=2, progress=False)
+    return out, trained, text
+
+
+def test_figures_2_and_3_share_their_trainings(drawn):
+    out, trained, _ = drawn
+    (recipe,) = setup.recipes("boston", "paper").values()
+    assert trained == [replace(recipe, samples=10)] * 3
+    for name in ("figure2", "figure3"):
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in (out / f"{name}.svg").read_text()
+
+
+def test_figure2_is_the_bmr_curve_of_figure3(drawn):
+    out, _, _ = drawn
+    note, second = rows_of(out / "figure2.csv")
+    assert "--epochs 2" in note
+    assert "global stops at " in note
+    _, third = rows_of(out / "figure3.csv")
+    assert len(second) == 3 * 100
+    assert len(third) == 3 * 3 * 100
+    bmr = [row for row in third if row["criterion"] == "bmr"]
+    assert [row["actual"] for row in second] == [row["free_energy"] for row in bmr]
+    complexity, accuracy, total = columns(third, "complexity", "accuracy", "free_energy")
+    np.testing.assert_allclose(complexity - accuracy, total, rtol=1e-4)
+    # Nothing is removed at rate 0, and under moments nothing is sampled.
+    for row in second[::100]:
+        assert float(row["rate"]) == 0
+        assert float(row["estimated"]) == pytest.approx(float(row["actual"]), rel=1e-5)
+    assert {row["standard_error"] for row in second[:100]} == {"0"}
+    assert float(second[100]["standard_error"]) > 0
+
+
+def test_another_training_is_not_taken_for_the_one_asked_for(drawn):
+    out, _, _ = drawn
+    settings = json.loads((out / "sweeps.json").read_text())["settings"]
+    known = sweeping._read(out / "sweeps.json", settings)
+    assert list(known) == list(setup.ALGORITHMS)
+    assert sweeping._read(out / "sweeps.json", settings | {"seed": 1}) is None
+    assert sweeping._read(out / "nothing.json", settings) is None
+    (out / "half.json").write_text("{")
+    assert sweeping._read(out / "half.json", settings) is None
+
+
+def test_gaps_are_measured_from_the_lowest_of_all_curves():
+    rates = np.array([0.0, 0.5, 0.9])
+
+    def curve(criterion, free_energy):
+        zeros = np.zeros(3)
+        return Curve(criterion, rates, zeros, np.array(free_energy), zeros, zeros, zeros)
+
+    curves = {"bmr": curve("bmr", [9.0, 5.0, 6]), "snr": curve("snr", [9.0, 7.0, 4.0])}
+    text = figures.gaps({"moments": Sweep(curves, 0.5, 4.5, 5.0)}, "by hand")
+    assert text.splitlines()[-1] == "| moments | 50.0% | 5.0 | 4.0 | snr, 90% | 25.00% |"
+    # A free energy below 0: above it is still above it.
+    curves = {"bmr": curve("bmr", [0.0, -4.0, -5.0])}
+    text = figures.gaps({"local": Sweep(curves, 0.5, -4.0, -4.0)}, "by hand")
+    assert text.splitlines()[-1].endswith("| bmr, 90% | 20.00% |")

@@ -1,0 +1,207 @@
+"""Held-out results: the pipeline on a small data set, recomputed by other means."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from secateur import datasets
+from secateur.datasets import standard_splits
+from secateur.paper import published, uci, uci_tables
+from secateur.paper.setup import SETS, SIGNALS, recipes
+
+EPOCHS = 15
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 3))
+    y = 5 + 10 * x[:, :1] + 0.5 * rng.normal(size=(120, 1))
+    # A second target, which must be left out, as for energy and naval.
+    both = np.concatenate([y, rng.normal(size=y.shape)], axis=1)
+    return datasets.Dataset("yacht", x, both, ("a", "b", "c"), ("y", "z"), "made", "none", "none")
+
+
+@pytest.fixture(scope="module")
+def ran(data, tmp_path_factory):
+    """A run of two splits: the folder, what it returned, and every model that was judged."""
+    out, seen = tmp_path_factory.mktemp("reproduced"), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(uci.datasets, "load", lambda *_: data)
+        judge = uci.judge
+
+        def watched(fitted, x, y):
+            found = judge(fitted, x, y)
+            seen.append((fitted, x, y, found))
+            return found
+
+        patch.setattr(uci, "judge", watched)
+        table = uci.uci(out, sets=["yacht"], splits=2, epochs=EPOCHS, progress=False)
+        record = json.loads((out / "uci/yacht.json").read_text())
+        # The same again: nothing to do, so that nothing may be loaded.
+        patch.setattr(uci.datasets, "load", lambda *_: pytest.fail("it is done already"))
+        again = uci.uci(out, sets=["yacht"], splits=2, epochs=EPOCHS, progress=False)
+    assert again == table
+    return out, table, record, seen
+
+
+def test_the_measures_are_those_of_the_predictive_density(ran, data):
+    """Oracle: quadrature over the noise of the data's own Normal, without our likelihood."""
+    _, _, _, seen = ran
+    assert len(seen) == 2 * 2 * 2  # recipes, splits, before and after
+    for fitted, x, y, found in seen[:3]:
+        prediction = fitted.predict(x)
+        mean, variance = (
+            np.asarray(v, float)[:, 0] for v in (prediction.mean, prediction.variance)
+        )
+        scaling = fitted.scaling.targets
+        unit = 1.0 if scaling is None else float(np.squeeze(scaling.scale))
+        shape, rate = (float(np.squeeze(v)) for v in (fitted.noise.shape, fitted.noise.rate))
+        precision = stats.gamma(shape, scale=1 / rate)
+        chances = (np.arange(2000) + 0.5) / 2000
+        noise = unit**2 / precision.ppf(chances)  # equally probable values of 1/γ
+        deviation = np.sqrt(variance[:, None] + noise)
+        z = (y - mean[:, None]) / deviation
+        density = np.mean(stats.norm.pdf(z) / deviation, axis=1)
+        below = np.mean(stats.norm.cdf(z), axis=1)
+        assert found["rmse"] == pytest.approx(np.sqrt(np.mean((mean - y[:, 0]) ** 2)), rel=1e-6)
+        assert found["log_likelihood"] == pytest.approx(np.mean(np.log(density)), abs=2e-3)
+        assert found["coverage"] == np.mean((below >= 0.025) & (below <= 0.975))
+        # The density integrates to one: it is in the targets' own units.
+        grid = np.linspace(mean[0] - 12 * deviation[0, 0], mean[0] + 12 * deviation[0, 0], 401)
+        same = np.repeat(x[:1], len(grid), axis=0)
+        area = integrate.simpson(np.exp(fitted.log_density(same, grid[:, None])), x=grid)
+        assert area == pytest.approx(1, abs=2e-3)
+
+
+def test_rows_are_those_of_the_standard_splits_and_the_first_target(ran, data):
+    _, _, _, seen = ran
+    splits = standard_splits(len(data.x))[:2]
+    for number, (_, x, y, _) in enumerate(seen):
+        _, test = splits[number // 2 % 2]
+        np.testing.assert_array_equal(x, data.x[test])
+        np.testing.assert_array_equal(y, data.y[test, :1])
+
+
+def test_the_recipe_of_lower_free_energy_after_pruning_is_kept(ran):
+    _, _, record, seen = ran
+    names = list(recipes("yacht", "default"))
+    for number, split in enumerate(record["splits"]):
+        after = [seen[4 * r + 2 * number + 1] for r in range(2)]
+        energies = [fitted.free_energy for fitted, *_ in after]
+        best = int(np.argmin(energies))
+        assert split["recipe"] == names[best]
+        assert split["free_energy_after"] == energies[best]
+        assert split["after"] == after[best][-1]
+        assert split["before"] == seen[4 * best + 2 * number][-1]
+        assert split["pruned"] == after[best][0].pruned_fraction
+
+
+def test_table_and_csv_hold_means_and_errors_over_splits(ran):
+    out, table, record, _ = ran
+    assert (out / "uci.md").read_text() == table
+    values = [split["after"]["log_likelihood"] for split in record["splits"]]
+    error = abs(values[0] - values[1]) / 2  # the standard error of two
+    (row,) = [line for line in table.splitlines() if line.startswith("| yacht | 2 |")]
+    assert f"| {np.mean(values):.3f} ± {error:.3f} | -1.63 | -1.55 | -1.41 |" in row
+    assert "Fewer than 20 splits were run of: yacht." in table
+    note, *lines = (out / "uci.csv").read_text().splitlines()
+    assert f"reproduce uci --epochs {EPOCHS};" in note
+    rows = list(csv.DictReader(lines))
+    assert [float(r["log_likelihood_after"]) for r in rows] == pytest.approx(values, rel=1e-5)
+    assert {r["data"] for r in rows} == {"yacht"}
+
+
+def test_other_settings_are_run_again(ran, data, monkeypatch):
+    out, _, _, _ = ran
+    asked = []
+
+    def run_splits(data, splits, tried, **options):
+        asked.append((len(splits), options["epochs"]))
+        return json.loads((out / "uci/yacht.json").read_text())["splits"][: len(splits)]
+
+    monkeypatch.setattr(uci.datasets, "load", lambda *_: data)
+    monkeypatch.setattr(uci, "run_splits", run_splits)
+    copy = out / "other"
+    (copy / "uci").mkdir(parents=True)
+    (copy / "uci/yacht.json").write_text((out / "uci/yacht.json").read_text())
+    # A damaged record counts as none.
+    (copy / "uci/boston.json").write_text('{"settings": ')
+    table = uci.uci(copy, sets=["boston"], splits=1, epochs=EPOCHS, progress=False)
+    assert "| yacht | 2 |" in table  # whatever is finished is shown
+    assert "| boston | 1 |" in table
+    table = uci.uci(copy, sets=["yacht"], splits=1, epochs=EPOCHS + 1, progress=False)
+    assert "boston" not in table  # of another number of epochs
+    assert asked == [(1, EPOCHS), (1, EPOCHS + 1)]
+
+
+def test_quick_is_boston_with_three_splits(data, monkeypatch, tmp_path, capsys):
+    asked = []
+
+    def run_splits(data, splits, tried, **options):
+        asked.append((len(splits), options["epochs"]))
+        return [_split(1.0, 1.0, 0.95)] * len(splits)
+
+    monkeypatch.setattr(uci.datasets, "load", lambda *_: data)
+    monkeypatch.setattr(uci, "run_splits", run_splits)
+    uci.uci(tmp_path, quick=True)
+    assert asked == [(3, uci.QUICK_EPOCHS)]
+    assert "[1/1] boston: 3 splits" in capsys.readouterr().err
+    assert {p.name for p in tmp_path.iterdir()} == {"uci-quick", "uci-quick.csv", "uci-quick.md"}
+
+
+def test_unknown_sets_and_too_many_splits_are_refused(tmp_path):
+    with pytest.raises(datasets.DatasetError, match="no UCI set sine; there are boston"):
+        uci.uci(tmp_path, sets=["sine"])
+    with pytest.raises(ValueError, match="give 1 to 20"):
+        uci.uci(tmp_path, splits=21)
+
+
+def _split(rmse, log_likelihood, coverage):
+    measures = {"rmse": rmse, "log_likelihood": log_likelihood, "coverage": coverage}
+    return {
+        "split": 0, "recipe": "r", "free_energy_before": 2.0, "free_energy_after": 1.0,
+        "pruned": 0.5, "before": measures, "after": measures,
+    }  # fmt: skip
+
+
+def test_goals_are_compared_at_the_published_precision():
+    def record(*measures):
+        return {"splits": [_split(*measures)]}
+
+    assert uci_tables.shortfalls("boston", record(3.014, -2.574, 0.95)) == []
+    assert uci_tables.shortfalls("boston", record(3.016, -2.576, 0.981)) == [
+        "log-likelihood -2.576, PBP -2.57",
+        "RMSE 3.02, PBP 3.01",
+        "coverage 98.1 %",
+    ]
+    assert uci_tables.shortfalls("naval", record(0.001, 5.0, 0.95)) == [
+        "log-likelihood 5.000, DVI 5.84"
+    ]
+    table = uci_tables.as_markdown({"naval": record(0.00123, 5.0, 0.95)}, "by hand")
+    assert "| naval | 0.00123 | 0.00123 | 0.01 | 0.01 |" in table
+    assert "reached on 0 of 1 data sets" in table
+
+
+def test_published_numbers_are_there_for_every_uci_set():
+    assert set(published.PUBLISHED) == set(SETS) - set(SIGNALS)
+    for row in published.PUBLISHED.values():
+        assert tuple(row) == published.METHODS
+        assert row["DVI"].rmse is None
+        assert row["PBP"].rmse > 0
+    # Two that are well known, from the papers' tables.
+    assert published.PUBLISHED["boston"]["PBP"] == (3.01, -2.57)
+    assert published.PUBLISHED["kin8nm"]["MC dropout"] == (0.10, 0.95)
+
+
+def test_commands_are_listed_without_waiting_for_jax():
+    check = "import sys, secateur.cli.reproduce_more; print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
