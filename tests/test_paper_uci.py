@@ -202,6 +202,6 @@ def test_published_numbers_are_there_for_every_uci_set():
 
 
 def test_commands_are_listed_without_waiting_for_jax():
-    check = "import sys, secateur.cli.reproduce_more; print('jax' in sys.modules)"
+    check = "import sys, secateur.cli.reproduce; print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -24,13 +24,41 @@ app = typer.Typer(
 
 Kind = StrEnum("Kind", ["paper", "default"])
 Out = Annotated[
-    Path, typer.Option("--out", help="Folder for the results; what is there is not run again.")
+    Path,
+    typer.Option(
+        "--out",
+        "-o",
+        help="Folder for the results; what is done is not run again.",
+        file_okay=False,
+    ),
 ]
+Seed = Annotated[int, typer.Option("--seed", help="Of everything random.", min=0)]
+Epochs = Annotated[
+    int | None,
+    typer.Option(
+        "--epochs",
+        help="Of each training, at most; by default as the recipe says.",
+        min=1,
+        show_default=False,
+    ),
+]
+Samples = Annotated[
+    int | None,
+    typer.Option(
+        "--samples",
+        help="That each free energy of a sampling algorithm averages; by default 10, as in the "
+        "paper.",
+        min=2,
+        show_default=False,
+    ),
+]
+Quick = Annotated[bool, typer.Option("--quick", help="A few epochs, to see that it works.")]
+_RESULTS = Path("reproduced")
 
 
 @app.command()
 def table1(
-    out: Out = Path("reproduced"),
+    out: Out = _RESULTS,
     recipe: Annotated[
         Kind, typer.Option(help="The paper's settings, or those we would choose.")
     ] = Kind.paper,
@@ -70,7 +98,112 @@ def table1(
     except KeyboardInterrupt:
         raise UserError(f"stopped. The same command goes on from here: {command}") from None
     _show(rows)
-    typer.echo(f"written to {out}/table1-{recipe.value}.md, .csv and .tex")
+    _say_where(out, f"table1-{recipe.value}", "md", "csv", "tex")
+
+
+@app.command()
+def figure1(out: Out = _RESULTS) -> None:
+    """The three pruning criteria over posterior mean and deviation, and where BMR is 0."""
+    from secateur.paper import figures
+
+    figures.figure1(out)
+    _say_where(out, "figure1", "png", "svg", "csv")
+
+
+@app.command()
+def figure2(
+    out: Out = _RESULTS,
+    seed: Seed = 0,
+    epochs: Epochs = None,
+    samples: Samples = None,
+    data_dir: DataDir = None,
+    quick: Quick = False,
+) -> None:
+    """Free energy that BMR estimates, and the actual one, against the pruning rate.
+
+    Boston, three algorithms, the paper's recipe, no retraining. The trainings are shared with
+    figure3 where both write to the same folder.
+    """
+    from secateur.datasets import DatasetError
+    from secateur.paper import figures
+
+    try:
+        figures.figure2(
+            out, seed=seed, epochs=epochs, samples=samples, data_dir=data_dir, quick=quick
+        )
+    except DatasetError as error:
+        raise UserError(str(error)) from None
+    _say_where(out, "figure2", "png", "svg", "csv")
+
+
+@app.command()
+def figure3(
+    out: Out = _RESULTS,
+    seed: Seed = 0,
+    epochs: Epochs = None,
+    samples: Samples = None,
+    data_dir: DataDir = None,
+    quick: Quick = False,
+) -> None:
+    """Free energy and negative accuracy against the pruning rate, for BMR, SNR and SPR.
+
+    As figure2; also says how far BMR's own stopping point is from the lowest free energy of any
+    rate and criterion.
+    """
+    from secateur.datasets import DatasetError
+    from secateur.paper import figures
+
+    try:
+        text = figures.figure3(
+            out, seed=seed, epochs=epochs, samples=samples, data_dir=data_dir, quick=quick
+        )
+    except DatasetError as error:
+        raise UserError(str(error)) from None
+    typer.echo(text)
+    _say_where(out, "figure3", "png", "svg", "csv", "md")
+
+
+@app.command()
+def uci(
+    sets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...", help="UCI sets; all eight if none is given.", show_default=False
+        ),
+    ] = None,
+    out: Out = _RESULTS,
+    splits: Annotated[
+        int, typer.Option("--splits", help="How many of the 20 standard splits.", min=1, max=20)
+    ] = 20,
+    epochs: Epochs = None,
+    seed: Seed = 0,
+    data_dir: DataDir = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Boston only, three splits, a few epochs.")
+    ] = False,
+) -> None:
+    """Test error, log-likelihood and 95 % coverage on the standard splits, beside published ones.
+
+    The default recipe, before and after pruning. A data set that is finished is not run again
+    with the same settings; the table shows all that are finished.
+    """
+    from secateur.datasets import DatasetError
+    from secateur.paper import uci as held_out
+
+    try:
+        table = held_out.uci(
+            out,
+            sets=sets or (),
+            splits=splits,
+            epochs=epochs,
+            seed=seed,
+            data_dir=data_dir,
+            quick=quick,
+        )
+    except DatasetError as error:
+        raise UserError(str(error)) from None
+    typer.echo(table)
+    _say_where(out, "uci-quick" if quick else "uci", "md", "csv")
 
 
 def _show(rows: Sequence[Any]) -> None:
@@ -102,3 +235,7 @@ def _names(given: str, known: tuple[str, ...], what: str) -> list[str]:
     if unknown := [name for name in names if name not in known]:
         raise UserError(f"no {what} {', '.join(map(repr, unknown))}; there are {', '.join(known)}")
     return names or list(known)
+
+
+def _say_where(out: Path, name: str, *endings: str) -> None:
+    typer.echo(f"written: {', '.join(str(out / f'{name}.{ending}') for ending in endings)}")
