@@ -80,7 +80,7 @@ def table1(
 
     wanted = ["boston"] if quick and not sets else _names(sets, tuple(SETS), "data set")
     how = _names(algorithms, ALGORITHMS, "algorithm")
-    command = shlex.join(["secateur", *sys.argv[1:]])
+    command = shlex.join(sys.argv[2:])
     try:
         rows = run(
             out,
@@ -96,7 +96,9 @@ def table1(
     except DatasetError as error:
         raise UserError(str(error)) from None
     except KeyboardInterrupt:
-        raise UserError(f"stopped. The same command goes on from here: {command}") from None
+        raise UserError(
+            f"stopped. The same command goes on from here: secateur reproduce {command}"
+        ) from None
     _show(rows)
     _say_where(out, f"table1-{recipe.value}", "md", "csv", "tex")
 

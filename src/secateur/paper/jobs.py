@@ -18,16 +18,9 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from secateur import __version__
 from secateur.paper.experiment import Job, run
+from secateur.paper.writing import write_atomically
 
-__all__ = ["run_all", "write_atomically"]
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that it is there whole, or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f".{path.name}.{os.getpid()}")
-    half.write_text(text, encoding="utf-8")
-    half.replace(path)
+__all__ = ["run_all"]
 
 
 def run_all(

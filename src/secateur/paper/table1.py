@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import datetime
 import os
-import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from secateur.paper.experiment import Job
-from secateur.paper.jobs import run_all, write_atomically
+from secateur.paper.jobs import run_all
 from secateur.paper.setup import ALGORITHMS, PAPER, SETS, SIGNALS, Row
+from secateur.paper.writing import as_csv, made_by, write_atomically
 
-__all__ = ["Line", "jobs_for", "lines", "provenance", "table1"]
+__all__ = ["Line", "csv", "jobs_for", "latex", "lines", "markdown", "table1"]
 
 # With two outputs the authors' code counts the normalising terms of the likelihood twice: those
 # numbers are no free energies, and ours cannot be compared with them.
@@ -100,14 +98,6 @@ def lines(records: Iterable[dict[str, Any]]) -> list[Line]:
     return sorted(found, key=lambda r: (sets.index(r.dataset), algorithms.index(r.inference)))
 
 
-def provenance(command: str) -> str:
-    """Return a sentence on what made a result: command, versions, machine, date."""
-    versions = ", ".join(f"{name} {version(name)}" for name in ("secateur", "jax", "numpy"))
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    cores = os.cpu_count()
-    return f"`{command}`, {today}; {versions}, Python {platform.python_version()}, {cores} cores."
-
-
 _HEADS = ("data", "inference", "start", "one cut", "%", "end", "lowest–highest", "%",
           "paper: start", "one cut", "%", "end", "%")  # fmt: skip
 
@@ -156,16 +146,16 @@ def latex(rows: Sequence[Line], about: str) -> str:
     return "\n".join([*text, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def csv(rows: Sequence[Line]) -> str:
+def csv(rows: Sequence[Line], about: str) -> str:
     """Return the table as comma-separated values, with full precision."""
     theirs = ("start", "one", "one_pruned", "iterative", "iterative_pruned")
     ours = ("dataset", "inference", "start", "one", "one_pruned", "iterative", "lowest",
             "highest", "pruned", "seeds", "recipe")  # fmt: skip
-    text = [",".join((*ours, *(f"paper_{name}" for name in theirs)))]
-    for r in rows:
-        values = [getattr(r, name) for name in ours] + [getattr(r.paper, name) for name in theirs]
-        text.append(",".join(f"{v:.6g}" if isinstance(v, float) else str(v) for v in values))
-    return "\n".join([*text, ""])
+    header = (*ours, *(f"paper_{name}" for name in theirs))
+    values = [
+        (*map(r.__getattribute__, ours), *map(r.paper.__getattribute__, theirs)) for r in rows
+    ]
+    return as_csv(about, header, values)
 
 
 def table1(
@@ -178,7 +168,7 @@ def table1(
     epochs: int = 0,
     data_dir: str | None = None,
     workers: int | None = None,
-    command: str = "secateur reproduce table1",
+    command: str = "table1",
     progress: bool = True,
 ) -> list[Line]:
     """Run what is missing of the table and write it as CSV, Markdown and LaTeX.
@@ -192,7 +182,7 @@ def table1(
         epochs: instead of the recipe's, for a quick look.
         data_dir: where the data are.
         workers: processes at a time; by default as many as there are cores.
-        command: to be named in the results.
+        command: as typed after "secateur reproduce", to be named in the results.
         progress: whether to show what is going on.
     """
     jobs = jobs_for(sets, algorithms, kind, seeds, epochs)
@@ -203,9 +193,9 @@ def table1(
         workers=workers or os.cpu_count() or 1,
         progress=progress,
     )
-    rows, about = lines(records), provenance(command)
+    rows, about = lines(records), made_by(command)
     name = f"table1-{kind}"
-    write_atomically(out / f"{name}.csv", csv(rows))
+    write_atomically(out / f"{name}.csv", csv(rows, about))
     write_atomically(out / f"{name}.md", markdown(rows, about))
     write_atomically(out / f"{name}.tex", latex(rows, about))
     return rows
