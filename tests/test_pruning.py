@@ -548,11 +548,11 @@ def test_interrupted_and_resumed_is_as_if_left_alone(bent, tmp_path, grow):
     calls = itertools.count(1)
     path = tmp_path / "pruning"
 
-    def interrupt(report):
-        if next(calls) % 7 == 0:
+    def interrupt(report):  # how often it is called depends on the clock
+        if next(calls) in (2, 5, 9, 14, 20, 27, 35):
             raise Interrupted
 
-    for _ in range(200):
+    for _ in range(8):
         try:
             pieces = prune(
                 fitted, data, grow=grow, what="both", checkpoint=path, callback=interrupt
@@ -560,7 +560,7 @@ def test_interrupted_and_resumed_is_as_if_left_alone(bent, tmp_path, grow):
             break
         except Interrupted:
             pass
-    assert next(calls) > 8
+    assert next(calls) > 3
     assert [r.changed for r in pieces.rounds] == [r.changed for r in whole.rounds]
     assert [r.kept for r in pieces.rounds] == [r.kept for r in whole.rounds]
     for a, b in zip(jax.tree.leaves(pieces.beliefs), jax.tree.leaves(whole.beliefs), strict=True):

