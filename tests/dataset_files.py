@@ -71,7 +71,7 @@ def _cell(row, column, value):
 def idx(array, code=0x08):
     """A gzipped idx file of a uint8 array."""
     header = struct.pack(f">HBB{array.ndim}I", 0, code, array.ndim, *array.shape)
-    return gzip.compress(header + array.tobytes())
+    return gzip.compress(header + array.tobytes(), mtime=0)
 
 
 def wav(samples, *, channels=1, rate=8000):

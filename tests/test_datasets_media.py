@@ -76,6 +76,7 @@ def test_idx_files_are_read():
         (b"\0\0\x08\x01\0\0\0\x05abcd", "4 bytes of values, not 5"),
         (idx(np.zeros((30, 30), np.uint8))[:-9], "gzip file that is damaged or cut off"),
     ],
+    ids=["nothing", "a page", "half a header", "too few values", "half a gzip file"],
 )
 def test_damaged_idx_files_are_refused(content, message):
     with pytest.raises(DatasetError, match=message):
