@@ -88,7 +88,7 @@ def update(
     past = Past(first, state.alive)
     state = state._replace(weights=_stirred(model, trainer, state, first, key))
     state = trainer.placed(restarted(trainer.settings, state))
-    timetable = trainer.timetable() if epochs is None else trainer.retraining(epochs)
+    timetable = trainer.timetable(warm=False) if epochs is None else trainer.retraining(epochs)
     with Progress("update", show=progress, callback=callback) as shown:
         try:
             state, records = trainer.train(state, timetable, progress=shown)

@@ -143,9 +143,14 @@ class Trainer:
         noise = self.fixed.likelihood.initial_noise(self.source.sample()[1])
         return jax.tree.map(lambda p: p.astype(self.settings.layout.dtype), noise)
 
-    def timetable(self) -> Timetable:
-        """Return a new plan for a whole training."""
-        return self._timetable(self.recipe)
+    def timetable(self, *, warm: bool = True) -> Timetable:
+        """Return a new plan for a whole training.
+
+        Args:
+            warm: whether the weight of the complexity rises slowly, as the recipe says. Where the
+                prior is what was learnt before, it should count from the beginning.
+        """
+        return self._timetable(self.recipe if warm else replace(self.recipe, warm_steps=0))
 
     def retraining(self, epochs: int | None) -> Timetable:
         """Return a new plan for the training of weights that have been trained before."""
