@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 
 import secateur as sc
+from compiling import run_bound
 from uci import BATCH_SIZES, SEEDS, load, model, needs_data
 
 pytestmark = needs_data
+
+
+@pytest.fixture(autouse=True)
+def optimised_programs(monkeypatch):
+    """These tests train for far longer than they compile."""
+    run_bound(monkeypatch)
 
 
 @pytest.mark.parametrize(("name", "at_most"), [("boston", 1600), ("wine", 1905), ("yacht", 880)])
