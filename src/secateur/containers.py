@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
+
+from secateur import atomic
 
 
 class Unreadable(Exception):
@@ -48,18 +49,7 @@ def write(
     record = {"format": f"{kind}-{version}", "facts": text, "sha256": _digest(tensors, text)}
     content = save_tensors(tensors, metadata={"secateur": json.dumps(record)})
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.unfinished-{os.getpid()}")
-    try:
-        with open(unfinished, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if previous is not None and path.exists():
-            os.replace(path, previous)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    atomic.write(path, content, previous=previous)
 
 
 def read(path: Path, *, kind: str, version: int) -> tuple[dict[str, np.ndarray], Any]:
@@ -104,14 +94,3 @@ def _digest(tensors: dict[str, np.ndarray], text: str) -> str:
         digest.update(repr((name, value.dtype.str, value.shape)).encode())
         digest.update(value.tobytes())
     return digest.hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename last; only POSIX systems can, and need, to be asked."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from secateur import atomic
 from secateur.cli.errors import UserError
 from secateur.cli.fit import Missing
 
@@ -59,11 +59,7 @@ def predict(
     if out is None:
         sys.stdout.write(text)
         return
-    unfinished = out.with_name(f".{out.name}.{os.getpid()}.unfinished")
     try:
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, out)
+        atomic.write(out, text)
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror or error}.") from error
-    finally:
-        unfinished.unlink(missing_ok=True)

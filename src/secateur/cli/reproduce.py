@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from secateur.cli.data import DataDir
-from secateur.cli.errors import UserError
+from secateur.cli.errors import UserError, as_user_errors
 
 __all__ = ["app"]
 
@@ -82,19 +82,18 @@ def table1(
     how = _names(algorithms, ALGORITHMS, "algorithm")
     command = shlex.join(sys.argv[2:])
     try:
-        rows = run(
-            out,
-            kind=recipe.value,
-            sets=wanted,
-            algorithms=how,
-            seeds=seeds,
-            epochs=40 if quick else 0,
-            data_dir=None if data_dir is None else str(data_dir),
-            workers=workers or None,
-            command=command,
-        )
-    except DatasetError as error:
-        raise UserError(str(error)) from None
+        with as_user_errors(DatasetError):
+            rows = run(
+                out,
+                kind=recipe.value,
+                sets=wanted,
+                algorithms=how,
+                seeds=seeds,
+                epochs=40 if quick else 0,
+                data_dir=None if data_dir is None else str(data_dir),
+                workers=workers or None,
+                command=command,
+            )
     except KeyboardInterrupt:
         raise UserError(
             f"stopped. The same command goes on from here: secateur reproduce {command}"
@@ -129,12 +128,10 @@ def figure2(
     from secateur.datasets import DatasetError
     from secateur.paper import figures
 
-    try:
+    with as_user_errors(DatasetError):
         figures.figure2(
             out, seed=seed, epochs=epochs, samples=samples, data_dir=data_dir, quick=quick
         )
-    except DatasetError as error:
-        raise UserError(str(error)) from None
     _say_where(out, "figure2", "png", "svg", "csv")
 
 
@@ -155,12 +152,10 @@ def figure3(
     from secateur.datasets import DatasetError
     from secateur.paper import figures
 
-    try:
+    with as_user_errors(DatasetError):
         text = figures.figure3(
             out, seed=seed, epochs=epochs, samples=samples, data_dir=data_dir, quick=quick
         )
-    except DatasetError as error:
-        raise UserError(str(error)) from None
     typer.echo(text)
     _say_where(out, "figure3", "png", "svg", "csv", "md")
 
@@ -192,7 +187,7 @@ def uci(
     from secateur.datasets import DatasetError
     from secateur.paper import uci as held_out
 
-    try:
+    with as_user_errors(DatasetError):
         table = held_out.uci(
             out,
             sets=sets or (),
@@ -202,8 +197,6 @@ def uci(
             data_dir=data_dir,
             quick=quick,
         )
-    except DatasetError as error:
-        raise UserError(str(error)) from None
     typer.echo(table)
     _say_where(out, "uci-quick" if quick else "uci", "md", "csv")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Generic, TypeVar
 
 import platformdirs
 
+from secateur import atomic
 from secateur.datasets.dataset import DatasetError
 from secateur.datasets.downloading import Downloader, Wheel
 
@@ -118,24 +118,12 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write a file that is either there as a whole or not at all."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        atomic.write(path, content)
     except OSError as error:
         raise DatasetError(
             f"cannot write {path}: {error.strerror}. Name a folder that can be written "
             "(data_dir, --data-dir)."
         ) from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        os.replace(temporary, path)
-    except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise DatasetError(f"cannot write {path}: {error.strerror}") from None
-        raise
 
 
 def _folder(name: str | os.PathLike[str]) -> Path:

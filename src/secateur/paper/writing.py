@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import platform
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -13,20 +12,15 @@ from typing import Any
 
 import jax
 
-from secateur import __version__
+from secateur import __version__, atomic
 
 __all__ = ["as_csv", "made_by", "write_atomically"]
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file so that it is there whole, or not at all."""
+    """Write a result whole, or not at all, into a folder that may have to be made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        half.write_bytes(content.encode() if isinstance(content, str) else content)
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)
+    atomic.write(path, content)
 
 
 def made_by(command: str, **options: object) -> str:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FORMAT", "VERSION", "RecordError", "read_record", "write_text"]
+__all__ = ["FORMAT", "VERSION", "RecordError", "read_record"]
 
 FORMAT = "secateur run"
 VERSION = 1
@@ -62,17 +62,6 @@ def check(record: Any, name: str = "the record") -> None:
                 f"{name} is damaged: its part {part!r} is missing or of the wrong kind. "
                 "Run `secateur fit` again to make a new one."
             )
-
-
-def write_text(path: str | os.PathLike, content: str) -> None:
-    """Write a file so that its name never stands for half of it."""
-    path = Path(path)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    try:
-        unfinished.write_text(content, encoding="utf-8")
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _refuse(constant: str) -> None:

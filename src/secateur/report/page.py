@@ -6,11 +6,13 @@ import base64
 import hashlib
 import os
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, TemplateError
 
-from secateur.report.files import RecordError, check, write_text
+from secateur import atomic
+from secateur.report.files import RecordError, check
 from secateur.report.telling import FILTERS, tell
 
 __all__ = ["html", "write"]
@@ -28,7 +30,7 @@ def write(record: dict[str, Any], path: str | os.PathLike) -> None:
     Raises:
         RecordError: it is no record, or a damaged one.
     """
-    write_text(path, html(record))
+    atomic.write(Path(path), html(record))
 
 
 def html(record: dict[str, Any]) -> str:

@@ -58,8 +58,13 @@ class Column:
             return hot[:, 1:] if len(self.categories) == 2 else hot
         convert = numbers if self.kind == "number" else truths
         found = convert(self.name, values)
-        if fill:
-            found = np.where(np.isnan(found), float(self.fill or 0.0), found)
+        if fill and np.isnan(found).any():
+            if not isinstance(self.fill, int | float):
+                raise TableError(
+                    f"column {self.name!r} has missing values, and the model knows no mean of it. "
+                    "Fill them in or remove these rows (--missing drop)."
+                )
+            found = np.where(np.isnan(found), float(self.fill), found)
         return found[:, None]
 
     def _codes(self, values: pd.Series, fill: bool) -> np.ndarray:
