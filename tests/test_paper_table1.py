@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from command_line import secateur
-from secateur import __version__, datasets
+from secateur import datasets
 from secateur.paper import experiment, jobs, setup, table1
 from secateur.paper.experiment import Job, Outcome
 from secateur.paper.writing import write_atomically
@@ -34,7 +34,8 @@ def small_set(name, data_dir=None):
 
 def record(job, *ends):
     outcomes = [asdict(Outcome("paper", 10.0, 5.0, 0.5, end, 0.9)) for end in ends]
-    return {"job": asdict(job), "outcomes": dict.fromkeys(job.sets, outcomes), "seconds": 1.0}
+    found = dict.fromkeys(job.sets, outcomes)
+    return {"job": asdict(job), "settings": job.settings, "outcomes": found, "seconds": 1.0}
 
 
 def test_settings_cover_the_papers_table():
@@ -129,14 +130,13 @@ def test_the_table_is_written_three_ways():
 def test_what_is_done_is_not_run_again(tmp_path, monkeypatch):
     one, other = Job(("boston",), "moments", "paper", 1), Job(("wine",), "moments", "paper", 1)
     place = tmp_path / f"{one.name}.json"
-    write_atomically(place, json.dumps({"version": __version__, **record(one, 1.0)}))
+    write_atomically(place, json.dumps(record(one, 1.0)))
     ran = []
 
     def work(waiting, places, *_):
         ran.extend(waiting)
         for job in waiting:
-            made = {"version": __version__, **record(job, 2.0)}
-            write_atomically(places[job], json.dumps(made))
+            write_atomically(places[job], json.dumps(record(job, 2.0)))
 
     monkeypatch.setattr(jobs, "_work", work)
     options = {"data_dir": None, "workers": 1, "progress": False}
@@ -144,10 +144,12 @@ def test_what_is_done_is_not_run_again(tmp_path, monkeypatch):
     assert ran == [other]
     assert first["outcomes"]["boston"][0]["iterative"] == 1.0
     assert second["outcomes"]["wine"][0]["iterative"] == 2.0
-    # A record that is damaged, or of another version, counts for nothing.
+    # A record that is damaged, or was made with another recipe, counts for nothing.
     place.write_text("{")
     jobs.run_all([one], tmp_path, **options)
-    write_atomically(place, json.dumps({"version": "0", **record(one, 1.0)}))
+    other_recipe = record(one, 1.0)
+    other_recipe["settings"]["recipes"]["paper"]["rate"] = 0.5
+    write_atomically(place, json.dumps(other_recipe))
     jobs.run_all([one], tmp_path, **options)
     assert ran == [other, one, one]
 

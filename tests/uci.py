@@ -7,7 +7,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import secateur as sc
@@ -24,9 +23,8 @@ BATCH_SIZES = {"boston": 16, "concrete": 32, "wine": 32, "yacht": 16}  # the pap
 
 
 def load(name):
-    delimiter = None if name in ("boston", "yacht") else ","
-    values = np.genfromtxt(FOLDER / f"{name}.csv", delimiter=delimiter)
-    return values[:, :-1], values[:, -1:]
+    data = sc.datasets.load(name, FOLDER.parent)
+    return data.x, data.y
 
 
 def network(params, x):

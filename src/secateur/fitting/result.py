@@ -75,18 +75,7 @@ class Continuation(NamedTuple):
 class Trained:
     """What is believed of a model's weights, how good that is, and what it predicts.
 
-    Attributes:
-        model: the model that was fitted.
-        beliefs: the posterior, with the structure of the model's params.
-        priors: with the same structure; other than the model's after empirical Bayes.
-        noise: q(γ) in standardised units, or None.
-        scaling: how inputs and targets are standardised.
-        free_energy: in nats, for all rows, in the data's own units; lower is better.
-        parts: complexity of weights and noise, and accuracy.
-        standard_error: of the free energy, where the algorithm samples; else 0.
-        epochs: how many there were.
-        stop_reason: why training ended, in words.
-        recipe: how it was trained.
+    The attributes are explained in `Fitted`.
     """
 
     model: BayesianModel

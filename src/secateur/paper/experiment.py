@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from secateur import datasets
+from secateur import __version__, datasets
 from secateur.fitting.fit import fit_many
 from secateur.paper.setup import model, recipes
 from secateur.progress import Report
@@ -37,6 +37,12 @@ class Job:
     kind: str
     seeds: int
     epochs: int = 0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return what a record must agree with to be this job's: the recipes, and the version."""
+        tried = {name: asdict(r) for name, r in recipes(self.sets[0], self.kind).items()}
+        return {"version": __version__, "recipes": tried}
 
     @property
     def name(self) -> str:
@@ -105,6 +111,7 @@ def run(
     per_set = np.array_split(np.arange(len(best)), len(data))
     return {
         "job": asdict(job) | {"sets": list(job.sets)},
+        "settings": job.settings,
         "seconds": time.perf_counter() - begun,
         "outcomes": {
             name: [asdict(best[i]) for i in places]

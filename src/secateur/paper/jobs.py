@@ -16,7 +16,6 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from secateur import __version__
 from secateur.paper.experiment import Job, run
 from secateur.paper.writing import write_atomically
 
@@ -37,25 +36,25 @@ def run_all(
     """
     folder.mkdir(parents=True, exist_ok=True)
     places = {job: folder / f"{job.name}.json" for job in jobs}
-    waiting = [job for job in jobs if _record(places[job]) is None]
+    waiting = [job for job in jobs if _record(job, places[job]) is None]
     if waiting:
         _work(waiting, places, data_dir, workers, _Board(len(jobs), len(waiting), progress))
-    return [_known(places[job]) for job in jobs]
+    return [_known(job, places[job]) for job in jobs]
 
 
-def _record(place: Path) -> dict[str, Any] | None:
-    """A record of this version, if there is one."""
+def _record(job: Job, place: Path) -> dict[str, Any] | None:
+    """The record of a job, if there is one that was made with these very settings."""
     if not place.is_file():
         return None
     try:
         found = json.loads(place.read_text(encoding="utf-8"))
     except ValueError:
         return None
-    return found if found.get("version") == __version__ else None
+    return found if found.get("settings") == job.settings else None
 
 
-def _known(place: Path) -> dict[str, Any]:
-    found = _record(place)
+def _known(job: Job, place: Path) -> dict[str, Any]:
+    found = _record(job, place)
     assert found is not None, f"{place} was written a moment ago"
     return found
 
@@ -114,7 +113,7 @@ def _in_process(job: Job, place: Path, data_dir: str | None) -> float:
             _lines.put((job.name, line))
 
     record = run(job, data_dir=data_dir, folder=place.parent, tell=tell)
-    write_atomically(place, json.dumps({"version": __version__, **record}, indent=1))
+    write_atomically(place, json.dumps(record, indent=1))
     for checkpoint in place.parent.glob(f"{job.name}-*.*"):
         if not checkpoint.name.endswith(".json"):
             checkpoint.unlink()
