@@ -1,0 +1,169 @@
+"""A model function as a short list of steps with known weights: what every export starts from.
+
+The steps are those of the function's own equations, in a smaller vocabulary:
+
+- elementwise functions by JAX's names (`ELEMENTWISE`), operands of equal rank, where an axis of
+  length 1 is spread;
+- `linear`: x Wᵀ + b over the last axis; `conv`: a convolution; `pool`: a maximum or sum in windows;
+- `reduce`: sum, maximum … over axes;
+- `reshape`, `transpose`, `slice`, `reverse`, `concatenate`, `pad`, `expand`: where things go;
+- `recurrent`: a loop over the first axis, whose body is a graph itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+__all__ = ["ELEMENTWISE", "Constant", "ExportError", "Graph", "Node", "State", "Value"]
+
+ELEMENTWISE = {
+    "add", "sub", "mul", "div", "neg", "max", "min", "abs", "clamp", "select_n", "sign", "gt", "ge",
+    "lt", "le", "eq", "ne", "and", "or", "not", "xor", "exp", "exp2", "expm1", "log", "log1p",
+    "tanh", "logistic", "erf", "erfc", "sin", "cos", "sinh", "cosh", "asinh", "atan", "square",
+    "integer_pow", "pow", "sqrt", "rsqrt", "cbrt", "floor", "ceil", "round",
+}  # fmt: skip
+
+
+class ExportError(ValueError):
+    """A model, or a wish, that cannot be exported; says why and what can."""
+
+
+class Value:
+    """A place for one intermediate result; compared by identity."""
+
+    __slots__ = ("dtype", "shape")
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any = np.float32) -> None:
+        self.shape = tuple(shape)
+        self.dtype = np.dtype(dtype)
+
+    def __repr__(self) -> str:
+        return f"<{self.dtype} {self.shape}>"
+
+
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """A known array; axes along which it does not change have length 1 in `array`."""
+
+    array: np.ndarray
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, values: Any) -> Constant:
+        """Make one of any array, as small as it can be kept."""
+        array = np.asarray(values)
+        shape = array.shape
+        for axis, length in enumerate(shape):
+            first = array.take([0], axis) if length > 1 else array
+            if length > 1 and np.array_equal(np.broadcast_to(first, array.shape), array):
+                array = first
+        return cls(array, shape)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Return the numbers' type."""
+        return self.array.dtype
+
+    def full(self) -> np.ndarray:
+        """Return the array with all its elements."""
+        return np.broadcast_to(self.array, self.shape)
+
+    @property
+    def number(self) -> float | None:
+        """Return the one number in every element, or None."""
+        return float(self.array.reshape(())) if self.array.size == 1 else None
+
+
+Atom = Value | Constant
+
+
+@dataclass(eq=False)
+class Node:
+    """One step.
+
+    Attributes:
+        op: what it does.
+        inputs: operands.
+        outputs: results; one, but for `recurrent`.
+        attributes: what the operation needs beside operands.
+        where: the user's line behind it, for messages.
+    """
+
+    op: str
+    inputs: list[Atom]
+    outputs: list[Value]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    where: str = ""
+
+    @property
+    def output(self) -> Value:
+        """Return the only result."""
+        (value,) = self.outputs
+        return value
+
+
+@dataclass(eq=False)
+class State:
+    """What a recurrent network carries from one frame to the next.
+
+    Attributes:
+        before: the value that a frame begins with.
+        after: the value that it ends with.
+        initial: what the first frame begins with.
+    """
+
+    before: Value
+    after: Atom
+    initial: np.ndarray
+
+
+@dataclass(eq=False)
+class Graph:
+    """Steps in the order in which they can be taken.
+
+    Attributes:
+        inputs: given from outside.
+        outputs: the results.
+        nodes: the steps.
+        states: carried between calls, of a network that takes one frame at a time.
+    """
+
+    inputs: list[Value]
+    outputs: list[Atom]
+    nodes: list[Node]
+    states: list[State] = field(default_factory=list)
+
+    def results(self) -> Iterator[Atom]:
+        """Go through all that must be known at the end."""
+        yield from self.outputs
+        yield from (state.after for state in self.states)
+
+    def users(self) -> dict[Value, list[Node]]:
+        """Return, for every value, the steps that read it."""
+        users: dict[Value, list[Node]] = {}
+        for node in self.nodes:
+            for atom in dict.fromkeys(a for a in node.inputs if isinstance(a, Value)):
+                users.setdefault(atom, []).append(node)
+        return users
+
+    def replace(self, old: Value, new: Atom) -> None:
+        """Let everything read another value."""
+        for node in self.nodes:
+            node.inputs = [new if a is old else a for a in node.inputs]
+        self.outputs = [new if a is old else a for a in self.outputs]
+        for state in self.states:
+            state.after = new if state.after is old else state.after
+
+    def drop_unread(self) -> None:
+        """Remove steps that nothing reads."""
+        needed = {a for a in self.results() if isinstance(a, Value)}
+        kept = []
+        for node in reversed(self.nodes):
+            if needed.intersection(node.outputs):
+                kept.append(node)
+                needed.update(a for a in node.inputs if isinstance(a, Value))
+        self.nodes = kept[::-1]
