@@ -10,6 +10,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy import special
 
 from secateur.export.graph import Atom, Constant, Graph, Node, Value
+from secateur.export.integers import INTEGER
 
 __all__ = ["Numbers", "evaluate", "move", "run_frames"]
 
@@ -44,10 +45,15 @@ class Numbers:
         """Apply a function to every element."""
         if op == "integer_pow":
             return arrays[0] ** attributes["y"]
+        if op in INTEGER:
+            return INTEGER[op](*arrays, **attributes)
         return _FUNCTIONS[op](*arrays)
 
     def linear(self, x: Any, weights: np.ndarray, bias: np.ndarray | None) -> Any:
         """Return x Wᵀ + b; x has two axes."""
+        if weights.dtype.kind == "i":
+            y = x.astype(np.int64) @ weights.T.astype(np.int64)
+            return y if bias is None else y + bias
         y = x @ self.constant(weights).T
         return y if bias is None else y + self.constant(bias)
 
@@ -57,7 +63,11 @@ class Numbers:
 
 
 def evaluate(
-    graph: Graph, inputs: Sequence[Any], states: Sequence[Any] = (), arithmetic: Any = None
+    graph: Graph,
+    inputs: Sequence[Any],
+    states: Sequence[Any] = (),
+    arithmetic: Any = None,
+    watch: Callable[[Value, Any], None] = lambda value, array: None,
 ) -> tuple[list[Any], list[Any]]:
     """Take all steps.
 
@@ -66,6 +76,7 @@ def evaluate(
         inputs: an array for each of its inputs.
         states: an array for each of its states.
         arithmetic: what numbers are; by default float64.
+        watch: called with every intermediate result.
 
     Returns:
         Its outputs, and the states after the call.
@@ -91,6 +102,8 @@ def evaluate(
         else:
             result = numbers.elementwise(node.op, node.attributes, *operands)
             values[node.output] = np.broadcast_to(result, node.output.shape)
+        for value in node.outputs:
+            watch(value, values[value])
     return [whole(a) for a in graph.outputs], [whole(s.after) for s in graph.states]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ _CALLS = {
     "sin": "sin", "cos": "cos", "sqrt": "sqrt", "rsqrt": "rsqrt", "floor": "floor", "ceil": "ceil",
     "round": "round",
 }  # fmt: skip
+# Functions whose results are integers.
+WHOLE = {"quantise", "requantise", "lookup", "tanh_q15", "sigmoid_q15"}
 COMPARISONS = {"gt", "ge", "lt", "le", "eq", "ne", "and", "or", "xor", "not"}
 
 
@@ -47,9 +49,10 @@ class Writer:
         self.functions.add(name)
         return f"sc_{name}({', '.join(operands)})"
 
-    def table(self, kind: str, values: np.ndarray) -> str:
+    def table(self, kind: str, values: Iterable) -> str:
         """Return the name of a constant table; equal ones are there once."""
-        text = f"{kind} @[{len(values)}] = {{\n{wrapped([str(v) for v in values])}\n}};"
+        items = [str(v) for v in values]
+        text = f"{kind} @[{len(items)}] = {{\n{wrapped(items)}\n}};"
         return self.tables.setdefault(text, f"table_{len(self.tables)}")
 
     def declared_tables(self) -> list[str]:
@@ -98,10 +101,25 @@ class Writer:
         if op == "sign":
             (x,) = operands
             return f"(float)(({x} > 0.0f) - ({x} < 0.0f))"
+        if op in (*WHOLE, "dequantise"):
+            return self._integers(op, operands[0], attributes)
         raise ExportError(
-            f"the function '{op}' cannot be written in C. Supported: "
-            f"{', '.join(sorted({*_INFIX, *_CALLS, 'select_n', 'square', 'integer_pow', 'clamp'}))}."
+            f"the function '{op}' cannot be written in C. Supported: {', '.join(sorted(_CALLS))}, "
+            "comparisons and arithmetic."
         )
+
+    def _integers(self, op: str, x: str, attributes: Mapping[str, Any]) -> str:
+        if op == "dequantise":
+            return f"(float){x} * {literal(attributes['scale'])}"
+        if op == "quantise":
+            limits = (literal(attributes[k]) for k in ("inverse", "low", "high"))
+            return self.call("quantise", x, *limits)
+        if op == "requantise":
+            numbers = (str(attributes[k]) for k in ("multiplier", "shift", "low", "high"))
+            return self.call("requantise", x, *numbers)
+        if op == "lookup":
+            return self.call("lookup_int16", self.table("int16_t", attributes["table"]), x)
+        return self.call(op, f"(int16_t){x}")
 
 
 def wrapped(items: Sequence[str], width: int = 96) -> str:

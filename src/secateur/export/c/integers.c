@@ -64,3 +64,22 @@ static inline int16_t sc_sigmoid_q15(int16_t x)
 {
     return (int16_t)((sc_tanh_q15(x) + 32768) >> 1);
 }
+
+/* The integer nearest to x * inverse (halves away from 0), kept between lowest and highest; a nan
+ * gives lowest. */
+static inline int32_t sc_quantise(float x, float inverse, float lowest, float highest)
+{
+    const float scaled = x * inverse;
+    const float inside = scaled > lowest ? (scaled > highest ? highest : scaled) : lowest;
+    const int32_t whole = (int32_t)inside;
+    const float rest = inside - (float)whole;
+    return whole + (rest >= 0.5f) - (rest <= -0.5f);
+}
+
+/* A function of int16 as a table of its values at -32768, -32512 ... 32768, straight in between. */
+static inline int32_t sc_lookup_int16(const int16_t *table, int32_t x)
+{
+    const int32_t place = x + 32768;
+    const int32_t node = place >> 8;
+    return table[node] + (((table[node + 1] - table[node]) * (place & 255) + 128) >> 8);
+}

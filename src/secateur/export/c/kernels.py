@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from secateur.export.c.code import elements, row_major
+
 __all__ = ["Costs", "Taps", "choose", "costs", "taps_of"]
 
 # Per product on a Cortex-M4F, from counting instructions (benchmarks/device.py).
@@ -84,12 +86,11 @@ def taps_of(node) -> Taps:
         return Taps(np.arange(weights.shape[1]), weights, np.zeros(len(weights), int))
     attributes = node.attributes
     channels, spatial = padded_shape(node)
-    size = [n for n in spatial]
-    strides = np.cumprod([1, *size[::-1]])[:-1][::-1]
+    strides = np.array(row_major(spatial))
     if attributes["channels_last"]:
         strides, channel_step = strides * channels, 1
     else:
-        channel_step = int(np.prod(size))
+        channel_step = elements(spatial)
     fan_in, window = weights.shape[1], weights.shape[2:]
     places = np.arange(fan_in).reshape(-1, *[1] * len(window)) * channel_step
     for axis, (n, gap) in enumerate(zip(window, attributes["dilation"], strict=True)):

@@ -304,7 +304,7 @@ class Loops:
             raise ExportError(f"padding of an axis without a window ({node.where}).")
         whole = x.dtype.kind == "i"
         kind = "int32_t" if whole else "float"
-        lowest = str(np.iinfo(x.dtype).min) if whole else literal(-np.finfo(np.float32).max)
+        lowest = str(np.iinfo(x.dtype).min) if whole else literal(-float(np.finfo(np.float32).max))
         start = lowest if attributes["kind"] == "max" else ("0" if whole else "0.0f")
         with self.code.loops(shape) as outer:
             self.code.line(f"{kind} result = {start};")

@@ -10,12 +10,12 @@ from secateur.export.graph import ExportError
 
 __all__ = ["check_prefix", "identifiers"]
 
-_KEYWORDS = set(
-    "auto break case char const continue default do double else enum extern float for goto if "
-    "inline int long register restrict return short signed sizeof static struct switch typedef "
-    "union unsigned void volatile while _Bool _Complex _Imaginary asm bool class delete export "
-    "false friend mutable namespace new operator private protected public template this throw "
-    "true try typename using virtual wchar_t main".split()
+_KEYWORDS = frozenset(
+    """auto break case char const continue default do double else enum extern float for goto if
+    inline int long register restrict return short signed sizeof static struct switch typedef union
+    unsigned void volatile while _Bool _Complex _Imaginary asm bool class delete export false friend
+    mutable namespace new operator private protected public template this throw true try typename
+    using virtual wchar_t main""".split()  # noqa: SIM905 (as a list it is a page long)
 )
 
 

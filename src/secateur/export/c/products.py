@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ from secateur.export.c.code import elements, row_major
 from secateur.export.c.expressions import literal
 from secateur.export.c.fusing import Group
 from secateur.export.c.kernels import Taps, choose, padded_shape, taps_of
-from secateur.export.graph import Atom, Constant, ExportError, Node, Value
+from secateur.export.graph import Atom, ExportError, Node, Value
 
 if TYPE_CHECKING:
     from secateur.export.c.loops import Loops, Place
@@ -38,11 +39,9 @@ def write_product(loops: Loops, group: Group, output: Atom) -> None:
         start = base.at(at, read)
         pointer = _pointer_kind(node.inputs[0], whole)
         loops.code.line(f"const {pointer} *const from = &{start};")
+        loops.code.line(f"const {names['weight_kind']} *weight = {names['weights']};")
         if kind == "sparse":
-            loops.code.line(f"const {names['weight_kind']} *weight = {names['weights']};")
             loops.code.line(f"const uint8_t *gap = {names['gaps']};")
-        else:
-            loops.code.line(f"const {names['weight_kind']} *weight = {names['weights']};")
         with loops.code.block(f"for (int o = 0; o < {outputs}; ++o)"):
             accumulator = "int32_t" if whole else "float"
             loops.code.line(f"{accumulator} sum = {names['bias']};")
@@ -58,15 +57,13 @@ def write_product(loops: Loops, group: Group, output: Atom) -> None:
 def _epilogue(loops: Loops, group: Group, names: list[str], strides: list[int], place: str) -> None:
     assert group.producer is not None
     operands: dict[Atom, str] = {group.producer.output: "sum"}
-    for leaf in group.leaves:
-        if isinstance(leaf, Value) and leaf not in group.producer.inputs:
-            operands[leaf] = loops.places[leaf].at(names, strides)
-        elif isinstance(leaf, Value) and any(leaf in n.inputs for n in group.nodes):
-            operands[leaf] = loops.places[leaf].at(names, strides)
+    read = {a for node in group.nodes for a in node.inputs if isinstance(a, Value)}
+    for leaf in read.intersection(group.leaves):
+        operands[leaf] = loops.places[leaf].at(names, strides)
     loops.assign(group, operands, place, group.root.output)
 
 
-def _base(loops: Loops, node: Node) -> tuple[Place, object]:
+def _base(loops: Loops, node: Node) -> tuple[Place, Callable[[], None]]:
     """What the product reads: its operand, with the padding around it."""
     (x,) = node.inputs
     if node.op == "linear" or not any(any(p) for p in node.attributes["padding"]):
@@ -139,8 +136,10 @@ def _tables(
     small = counts.max(initial=0) <= 255
     names["counts"] = table("uint8_t" if small else "uint16_t", counts)
     # An empty table is no C; one that is never read costs nothing but itself.
-    names["gaps"] = table("uint8_t", gaps if len(gaps) else np.zeros(1, int))
-    names["weights"] = table(weight_kind, numbers(weights if len(weights) else np.zeros(1, weights.dtype)))  # fmt: skip
+    if not len(gaps):
+        gaps, weights = np.zeros(1, int), np.zeros(1, weights.dtype)
+    names["gaps"] = table("uint8_t", gaps)
+    names["weights"] = table(weight_kind, numbers(weights))
     return names
 
 
@@ -159,11 +158,3 @@ def _inner(
     else:
         with code.block(f"for (int k = 0; k < {taps.weights.shape[1]}; ++k)"):
             code.line(f"sum += *weight++ * p[{names['offsets']}[k]];")
-
-
-def weights_left(node: Node) -> int:
-    """How many weights a product has."""
-    return int(np.count_nonzero(node.attributes["weights"]))
-
-
-_ = Constant

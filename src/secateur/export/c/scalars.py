@@ -41,7 +41,7 @@ class Scalar:
         object.__setattr__(self, "_hash", hash((self.op, self.args, self.detail)))
 
     def __hash__(self) -> int:
-        return self._hash  # type: ignore[attr-defined, no-any-return]
+        return self._hash  # type: ignore[attr-defined]
 
     @property
     def known(self) -> float | None:
@@ -84,7 +84,7 @@ class Scalars:
         """One function of some numbers, simplified where that loses nothing."""
         known = [a.known for a in args]
         if all(k is not None for k in known):
-            numbers = map(np.float64, known)  # type: ignore[arg-type]
+            numbers = map(np.float64, known)
             return self.number(_NUMBERS.elementwise(op, dict(detail or ()), *numbers))
         if op == "select_n" and known[0] is not None:
             return args[2] if known[0] else args[1]

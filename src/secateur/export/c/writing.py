@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -99,15 +98,15 @@ def write_c(
     kernels: list[tuple[str, str]] = []
     buffers: list[str] = []
     if program is not None:
-        kinds = _state_kinds(graph)
+        kind = KINDS[graph.states[0].before.dtype.name] if graph.states else "float"
         places = {index: number for number, index in enumerate(program.states)}
         states = {index: f"state->s[{number}]" for index, number in places.items()}
-        body = write_straight(program, writer, states)
-        members = [f"float s[{len(states)}];"] if states else []
-        initial = [f"state->s[{places[i]}] = {literal(v)};" for i, v in program.initial.items()]
+        body = write_straight(program, writer, states, kind)
+        members = [f"{kind} s[{len(states)}];"] if states else []
+        number = literal if kind == "float" else lambda v: str(int(v))
+        initial = [f"state->s[{places[i]}] = {number(v)};" for i, v in program.initial.items()]
         multiply_adds = sum(len(s.args) for s in program.steps if s.op == "sum")
         count = len(states)
-        _ = kinds
     else:
         arrays = [f"state->s{i}" for i in range(len(graph.states))]
         loops = Loops(graph, writer, optimise=optimise, states=arrays)
@@ -123,26 +122,18 @@ def write_c(
             for i, s in enumerate(graph.states)
         ]
         initial = _initial(graph)
-        multiply_adds = sum(
-            np.count_nonzero(n.attributes["weights"]) * _places(n)
-            for n in graph.nodes
-            if n.op in ("linear", "conv")
-        )
+        multiply_adds = _products(graph)
         count = sum(elements(s.before.shape) for s in graph.states)
     parts = _Parts(name, graph, labels, members, initial, body, buffers, writer, vectors)
     return Source(
         parts.header(), parts.source(), name, "loops" if program is None else "straight",
-        kernels, int(multiply_adds), count,
+        kernels, multiply_adds, count,
     )  # fmt: skip
 
 
 def _straight(graph: Graph, optimise: str) -> Straight | None:
     """The graph as single numbers, if there are few enough of them."""
-    left = sum(
-        np.count_nonzero(n.attributes["weights"]) * _places(n)
-        for n in graph.nodes
-        if n.op in ("linear", "conv")
-    )
+    left = _products(graph)
     size = max((elements(n.output.shape) for n in graph.nodes), default=0)
     if left > 4 * _MOST_TERMS[optimise] or size > _LARGEST_TO_TRY:
         return None
@@ -151,13 +142,15 @@ def _straight(graph: Graph, optimise: str) -> Straight | None:
     return program if terms <= _MOST_TERMS[optimise] else None
 
 
-def _places(node: Any) -> int:
-    """How often a product is taken."""
-    return elements(node.output.shape) // len(node.attributes["weights"])
-
-
-def _state_kinds(graph: Graph) -> list[str]:
-    return [KINDS[s.before.dtype.name] for s in graph.states for _ in range(s.initial.size)]
+def _products(graph: Graph) -> int:
+    """Products with weights that are not 0, at all places where they are taken."""
+    total = 0
+    for node in graph.nodes:
+        if node.op in ("linear", "conv"):
+            weights = node.attributes["weights"]
+            places = elements(node.output.shape) // len(weights)
+            total += int(np.count_nonzero(weights)) * places
+    return total
 
 
 def _initial(graph: Graph) -> list[str]:
