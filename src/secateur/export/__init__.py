@@ -1,0 +1,1 @@
+"""Small models in the forms that devices run."""
