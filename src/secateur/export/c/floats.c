@@ -120,8 +120,8 @@ static float sc_exp(float x)
         if (x < -86.9857f) return 0.0f;
         if (x != x) return x;
     }
-    /* x = rest + (power - 126) ln 2 with |rest| <= ln(2)/2; the sum is so rounded down, as it is >= 0.
-     * ln 2 is in two parts, the first of so few digits that its multiple is exact. */
+    /* x = rest + (power - 126) ln 2 with |rest| <= ln(2)/2, and power >= 0, so that the conversion rounds
+     * down. ln 2 is in two parts, the first of so few digits that its multiples are exact. */
     power = (int32_t)(x * 1.44269504f + 126.5f);
     sum = (float)(power - 126);
     rest = (x - sum * 0.693115234f) - sum * 3.19461850e-05f;
@@ -183,14 +183,15 @@ static float sc_tanh(float x)
 {
     const float u = x * x;
     float p, q;
-    if (sc_abs(x) > 8.2f) return x > 0.0f ? 1.0f : -1.0f;
-    p = 46.8878212f * u + 12249.4785f;
-    q = u + 985.89502f;
-    p = p * u + 539272.0f;
-    q = q * u + 99172.4609f;
-    p = p * u + 4177815.0f;
-    q = q * u + 1931871.38f;
-    q = q * u + 4177815.75f;
+    if (sc_abs(x) > 7.8f) return x > 0.0f ? 1.0f : -1.0f;
+    p = 0.0180133581f * u + 25.5340328f;
+    q = u + 396.059235f;
+    p = p * u + 4133.93506f;
+    q = q * u + 30223.2969f;
+    p = p * u + 155113.734f;
+    q = q * u + 539342.938f;
+    p = p * u + 1152687.75f;
+    q = q * u + 1152687.75f;
     return x * p / q;
 }
 
@@ -215,20 +216,20 @@ static float sc_erf(float x)
 {
     const float u = x * x;
     float p, q;
-    if (sc_abs(x) > 3.75f) return x > 0.0f ? 1.0f : -1.0f;
-    p = 16.682785f * u + 454.820404f;
-    q = u + 115.174156f;
-    p = p * u + 3848.25928f;
-    q = q * u + 1358.21863f;
-    p = p * u + 17500.916f;
-    q = q * u + 9251.31836f;
-    p = p * u + 67881.1875f;
-    q = q * u + 35561.8008f;
-    q = q * u + 60158.1836f;
+    if (sc_abs(x) > 3.55f) return x > 0.0f ? 1.0f : -1.0f;
+    p = 15.9029293f * u + 414.917633f;
+    q = u + 105.383667f;
+    p = p * u + 4037.57642f;
+    q = q * u + 1332.40161f;
+    p = p * u + 17568.9844f;
+    q = q * u + 9530.62988f;
+    p = p * u + 77260.4531f;
+    q = q * u + 38393.1133f;
+    q = q * u + 68470.3281f;
     return x * p / q;
 }
 
-/* 1 - erf(x): absolute error < @erfc@, never beyond 0 and 2; 0 above 3.75. */
+/* 1 - erf(x): absolute error < @erfc@, never beyond 0 and 2; 0 above 3.55. */
 static float sc_erfc(float x)
 {
     return 1.0f - sc_erf(x);
