@@ -57,7 +57,10 @@ CHUNK = 1 << 22
 
 def arguments(lowest: float, highest: float, stride: int) -> Iterator[np.ndarray]:
     """All float32 of a range, or every stride-th, in pieces; both ends are there."""
-    for begin, end, sign in ((max(lowest, 0.0), highest, 0), (max(-highest, 0.0), -lowest, 1 << 31)):
+    for begin, end, sign in (
+        (max(lowest, 0.0), highest, 0),
+        (max(-highest, 0.0), -lowest, 1 << 31),
+    ):
         if end < 0:
             continue
         bits = [int(np.float32(v).view(np.uint32)) for v in (begin, end)]
@@ -86,7 +89,9 @@ def library(case: Case, folder: Path, flags: tuple[str, ...]) -> host.Library:
     place = folder / ("plain" if not flags else flags[0].strip("-"))
     place.mkdir(exist_ok=True)
     body = runtime.functions([case.name])
-    return host.build_library([source(place, case.name, f"sc_{case.name}", body)], place, flags=flags)
+    return host.build_library(
+        [source(place, case.name, f"sc_{case.name}", body)], place, flags=flags
+    )
 
 
 def errors(case: Case, built: host.Library, stride: int) -> tuple[float, float]:
@@ -134,7 +139,9 @@ def main() -> None:
     parser.add_argument("--stride", type=int, default=1, help="take every so manieth float32")
     options = parser.parse_args()
     with_fma = ("-mfma", "-ffp-contract=fast") if platform.machine() == "x86_64" else ()
-    print("| | range | absolute error | relative error | instructions | flash | newlib: instructions | flash |")
+    print(
+        "| | range | absolute error | relative error | instructions | flash | newlib: instructions | flash |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
