@@ -1,4 +1,4 @@
-"""C on this computer, under sanitizers, in the emulated Cortex-M4F and in QEMU: one small dense layer."""
+"""A small dense layer in C: on this computer, under sanitizers, in the emulator and in QEMU."""
 
 from __future__ import annotations
 
@@ -154,8 +154,8 @@ def test_sanitizers_pass_good_calls_and_stop_bad_ones(folder):
     assert calls[0] == 1 + 2 + 3  # one array in all calls is one memory
     with pytest.raises(DeviceError, match="heap-buffer-overflow"):
         host.run_sanitized(program, [(0, (X, np.zeros(6, np.float32), calls))])
+    most = np.array([2**31 - 1], np.int32)
     with pytest.raises(DeviceError, match="signed integer overflow"):
-        most = np.array([2**31 - 1], np.int32)
         host.run_sanitized(program, [(0, (X, outputs[0], most))])
 
 

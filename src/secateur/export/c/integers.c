@@ -43,7 +43,8 @@ static const int16_t sc_tanh_nodes[65] = {
     32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767
 };
 
-/* tanh from 4096ths to 32768ths: |error| <= @tanh_q15@ units of the result. */
+/* tanh from 4096ths to 32768ths: |error| < 1.2 units of the result, which is odd, and rises but for
+ * single steps of -1. */
 static int16_t sc_tanh_q15(int16_t x)
 {
     /* tanh(a + d) = t + (1 - tt) d (1 - d (t + d (1/3 - tt))) + O(d^4), from the nearest node. */
@@ -59,7 +60,7 @@ static int16_t sc_tanh_q15(int16_t x)
     return (int16_t)(x < 0 ? -value : value > 32767 ? 32767 : value);
 }
 
-/* 1 / (1 + e to the -x) from 2048ths to 32768ths: |error| <= @sigmoid_q15@ units of the result. */
+/* 1 / (1 + e to the -x) from 2048ths to 32768ths: |error| < 1.1 units of the result. */
 static inline int16_t sc_sigmoid_q15(int16_t x)
 {
     return (int16_t)((sc_tanh_q15(x) + 32768) >> 1);

@@ -141,7 +141,7 @@ class Emulator:
 
 
 def _instructions(code: bytes) -> int:
-    """Return how many Thumb instructions these bytes are: of 2 bytes, or of 4 by their first five bits."""
+    """Return how many Thumb instructions these are: 4 bytes or 2, by their first five bits."""
     position = count = 0
     while position < len(code):
         position += 4 if code[position + 1] >> 3 in (0b11101, 0b11110, 0b11111) else 2
