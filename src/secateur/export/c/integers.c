@@ -19,13 +19,17 @@ static inline int16_t sc_clamp_int16(int32_t value)
     return (int16_t)sc_clamp(value, -32768, 32767);
 }
 
-/* value * multiplier / 2^shift, rounded to the nearest (halves up) and kept between lowest and highest.
- * 1 <= shift <= 62. */
+/* value * multiplier / 2^shift, rounded to the nearest (halves up) and kept between lowest and
+ * highest. 1 <= shift <= 62; from 33 on, which is any scale below 1/4, 32 bits are enough. */
 static inline int32_t sc_requantise(int32_t value, int32_t multiplier, int32_t shift, int32_t lowest, int32_t highest)
 {
-    const int64_t product = (int64_t)value * multiplier + ((int64_t)1 << (shift - 1));
-    const int64_t result = product >> shift;
-    return (int32_t)(result < lowest ? lowest : result > highest ? highest : result);
+    int64_t product = (int64_t)value * multiplier;
+    if (shift >= 33) {
+        const int32_t upper = (int32_t)(product >> 32);
+        return sc_clamp((upper + ((int32_t)1 << (shift - 33))) >> (shift - 32), lowest, highest);
+    }
+    product = (product + ((int64_t)1 << (shift - 1))) >> shift;
+    return (int32_t)(product < lowest ? lowest : product > highest ? highest : product);
 }
 
 /* Any function of int8, as a table of its 256 values from -128 to 127. */
