@@ -25,7 +25,7 @@ static inline float sc_abs(float x)
 #if defined(__GNUC__)
     return __builtin_fabsf(x); /* always an instruction, never a call */
 #else
-    return sc_from_bits(sc_to_bits(x) & 0x7FFFFFFFu);
+    return x > 0.0f ? x : 0.0f - x;
 #endif
 }
 
@@ -81,16 +81,19 @@ static inline float sc_sqrt(float x)
     __asm__("sqrtss %1, %0" : "=x"(root) : "x"(x));
     return root;
 #else
-    float root, scale = 1.0f;
-    if (!(x > 0.0f)) return x < 0.0f ? sc_from_bits(0x7FC00000u) : x;
+    union { uint32_t bits; float value; } root;
+    float scale = 1.0f;
+    root.bits = 0x7FC00000u;
+    if (!(x > 0.0f)) return x < 0.0f ? root.value : x;
     if (x > 3.4028234e38f) return x;
     if (x < 1.17549435e-38f) x *= 16777216.0f, scale = 1.0f / 4096.0f; /* subnormal */
     /* Half the exponent is a guess within 4 %; each of Newton's steps squares its error. */
-    root = sc_from_bits((sc_to_bits(x) >> 1) + 0x1FBB4F2Eu);
-    root = 0.5f * (root + x / root);
-    root = 0.5f * (root + x / root);
-    root = 0.5f * (root + x / root);
-    return root * scale;
+    root.value = x;
+    root.bits = (root.bits >> 1) + 0x1FBB4F2Eu;
+    root.value = 0.5f * (root.value + x / root.value);
+    root.value = 0.5f * (root.value + x / root.value);
+    root.value = 0.5f * (root.value + x / root.value);
+    return root.value * scale;
 #endif
 }
 
