@@ -198,12 +198,14 @@ def test_emulator_measures_the_stack(machine):
 
 
 def test_emulator_stops_what_does_not_end_or_leaves_memory(machine):
+    before = machine.call("deep", 1)
     with pytest.raises(DeviceError, match="more than 1000000 instructions"):
         machine.call("endless", np.ones(1, np.int32))
     with pytest.raises(DeviceError, match="failed on the emulated Cortex-M4"):
         machine.call("endless", 0x60000000)
     with pytest.raises(DeviceError, match="no function 'missing'; it has deep"):
         machine.call("missing")
+    assert machine.call("deep", 1) == before  # and is of use afterwards
 
 
 def test_block_counts_are_the_instructions_singly_counted(machine):
