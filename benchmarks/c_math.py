@@ -71,14 +71,14 @@ def arguments(lowest: float, highest: float, stride: int) -> Iterator[np.ndarray
             yield (np.append(piece, bits[1]).astype(np.uint32) | np.uint32(sign)).view(np.float32)
 
 
-def source(folder: Path, name: str, call: str, body: str) -> Path:
+def source(folder: Path, name: str, call: str, body: str, kind: str = "float") -> Path:
     """A file with one function over arrays: y[i] = call(x[i])."""
     path = folder / f"{name}.c"
     path.write_text(
         f"#include <stdint.h>\n\n{body}\n"
-        f"static __attribute__((noinline)) float once(float x)\n{{\n    return {call}(x);\n}}\n\n"
-        f"void run_{name}(const float *x, float *y, int32_t count);\n"
-        f"void run_{name}(const float *x, float *y, int32_t count)\n"
+        f"static __attribute__((noinline)) {kind} once({kind} x)\n{{\n    return {call}(x);\n}}\n\n"
+        f"void run_{name}(const {kind} *x, {kind} *y, int32_t count);\n"
+        f"void run_{name}(const {kind} *x, {kind} *y, int32_t count)\n"
         f"{{\n    int32_t i;\n    for (i = 0; i < count; i++) y[i] = once(x[i]);\n}}\n",
         encoding="utf-8",
     )
@@ -114,21 +114,17 @@ def errors(case: Case, built: host.Library, stride: int) -> tuple[float, float]:
     return absolute, relative
 
 
-def instructions(case: Case, folder: Path, newlib: bool) -> tuple[float, int]:
+def instructions(
+    folder: Path, call: str, body: str, x: np.ndarray, libraries: tuple[str, ...] = ()
+) -> tuple[float, int]:
     """Instructions of one call, and bytes of flash of the function with all that it calls."""
-    if newlib:
-        call, body, libraries = case.newlib, f"float {case.newlib}(float);\n", ("-lm", "-lc")
-    else:
-        call, body, libraries = f"sc_{case.name}", runtime.functions([case.name]), ()
+    kind = "float" if x.dtype == np.float32 else "int16_t"
     measured = []
-    for name, called in (("f", call), ("g", "")):
-        path = source(folder, name, str(called), body if name == "f" else "")
+    for name, called, text in (("f", call, body), ("g", "", "")):
+        path = source(folder, name, called, text, kind)
         built = cortex.compile_object(path, folder, flags=["-fno-builtin"])
         elf = cortex.link([built], folder, name=name, libraries=libraries)
-        low, high = max(case.lowest, -6.0), min(case.highest, 6.0)
-        x = np.linspace(low, high, 500, dtype=np.float32)
-        y = np.empty_like(x)
-        run = Emulator(elf).call(f"run_{name}", x, y, x.size)
+        run = Emulator(elf).call(f"run_{name}", x, np.empty_like(x), x.size)
         measured.append((run.instructions, cortex.sizes(elf).flash))
     (count, flash), (empty_count, empty_flash) = measured
     return (count - empty_count) / x.size, flash - empty_flash
@@ -149,16 +145,25 @@ def main() -> None:
             found = [errors(case, library(case, folder, flags), options.stride)
                      for flags in {(), with_fma}]  # fmt: skip
             absolute, relative = map(max, zip(*found, strict=True))
-            count, flash = instructions(case, folder, newlib=False)
+            x = np.linspace(max(case.lowest, -6), min(case.highest, 6), 500, dtype=np.float32)
+            body = runtime.functions([case.name])
+            count, flash = instructions(folder, f"sc_{case.name}", body, x)
             beside = "| |"
             if case.newlib and cortex.available()[0] == "gcc":
-                theirs = instructions(case, folder, newlib=True)
+                declared = f"float {case.newlib}(float);\n"
+                theirs = instructions(folder, case.newlib, declared, x, ("-lm", "-lc"))
                 beside = f"{theirs[0]:.0f} | {theirs[1]} |"
             print(
                 f"| {case.name} | {case.lowest:g} … {case.highest:g} | {absolute:.2e} | "
                 f"{relative:.2e} | {count:.0f} | {flash} | {beside}",
                 flush=True,
             )
+        every = np.arange(-32768, 32768).astype(np.int16)
+        for name, truth in (("tanh_q15", np.tanh(every / 4096)),
+                            ("sigmoid_q15", special.expit(every / 2048))):  # fmt: skip
+            error = np.abs(getattr(runtime, name)(every) - 32768 * truth).max()
+            call = instructions(folder, f"sc_{name}", runtime.functions([name]), every[::64].copy())
+            print(f"| {name} | all | {error:.2f} units | | {call[0]:.0f} | {call[1]} | | |")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 /* Elementary functions in float32 without a library. Each block is one function with its comment;
  * runtime.py takes the blocks that are needed. Errors are the largest that benchmarks/c_math.py found
- * over every 61st float32 of the range, against float64, and a tenth more; they hold with and
+ * over every 61st float32 of the range, against float64, and a twentieth more; they hold with and
  * without fused multiplication and addition. A nan gives a nan. */
 
 /* The float32 with these bits. */
