@@ -1,6 +1,6 @@
 /* Elementary functions in float32 without a library. Each block is one function with its comment;
- * runtime.py takes the blocks that are needed. Errors are the largest that benchmarks/c_math.py
- * found over all float32 arguments of the range, against float64. They hold with and
+ * runtime.py takes the blocks that are needed. Errors are the largest that benchmarks/c_math.py found
+ * over every 61st float32 of the range, against float64, and a twentieth more; they hold with and
  * without fused multiplication and addition. A nan gives a nan. */
 
 /* The float32 with these bits. */
@@ -25,7 +25,7 @@ static inline float sc_abs(float x)
 #if defined(__GNUC__)
     return __builtin_fabsf(x); /* always an instruction, never a call */
 #else
-    return sc_from_bits(sc_to_bits(x) & 0x7FFFFFFFu);
+    return x > 0.0f ? x : 0.0f - x;
 #endif
 }
 
@@ -81,16 +81,19 @@ static inline float sc_sqrt(float x)
     __asm__("sqrtss %1, %0" : "=x"(root) : "x"(x));
     return root;
 #else
-    float root, scale = 1.0f;
-    if (!(x > 0.0f)) return x < 0.0f ? sc_from_bits(0x7FC00000u) : x;
+    union { uint32_t bits; float value; } root;
+    float scale = 1.0f;
+    root.bits = 0x7FC00000u;
+    if (!(x > 0.0f)) return x < 0.0f ? root.value : x;
     if (x > 3.4028234e38f) return x;
     if (x < 1.17549435e-38f) x *= 16777216.0f, scale = 1.0f / 4096.0f; /* subnormal */
     /* Half the exponent is a guess within 4 %; each of Newton's steps squares its error. */
-    root = sc_from_bits((sc_to_bits(x) >> 1) + 0x1FBB4F2Eu);
-    root = 0.5f * (root + x / root);
-    root = 0.5f * (root + x / root);
-    root = 0.5f * (root + x / root);
-    return root * scale;
+    root.value = x;
+    root.bits = (root.bits >> 1) + 0x1FBB4F2Eu;
+    root.value = 0.5f * (root.value + x / root.value);
+    root.value = 0.5f * (root.value + x / root.value);
+    root.value = 0.5f * (root.value + x / root.value);
+    return root.value * scale;
 #endif
 }
 
@@ -110,7 +113,7 @@ static float sc_powi(float x, int32_t power)
     return power < 0 ? 1.0f / result : result;
 }
 
-/* e to the x: relative error < @exp@ from -86.98 to 88.72; 0 below, inf above. */
+/* e to the x: relative error < 2.3e-7 from -86.98 to 88.72; 0 below, inf above. */
 static float sc_exp(float x)
 {
     int32_t power;
@@ -133,7 +136,7 @@ static float sc_exp(float x)
     return sum * sc_from_bits((uint32_t)power << 23);
 }
 
-/* e to the x, minus 1: relative error < @expm1@; -1 below -87, inf above 88.72. */
+/* e to the x, minus 1: relative error < 3.8e-7; -1 below -87, inf above 88.72. */
 static float sc_expm1(float x)
 {
     float sum;
@@ -154,7 +157,7 @@ static inline float sc_log_near_1(float f)
     return f - s * (f - u * sum);
 }
 
-/* ln(x): relative error < @log@, also near 1; -inf at 0, nan below. */
+/* ln(x): relative error < 9e-8, also near 1; -inf at 0, nan below. */
 static float sc_log(float x)
 {
     uint32_t bits;
@@ -172,13 +175,13 @@ static float sc_log(float x)
     return (float)power * 0.693115234f + ((float)power * 3.19461850e-05f + sc_log_near_1(x));
 }
 
-/* ln(1 + x): relative error < @log1p@; -inf at -1, nan below. */
+/* ln(1 + x): relative error < 2.0e-7; -inf at -1, nan below. */
 static float sc_log1p(float x)
 {
     return x > -0.29f && x < 0.41f ? sc_log_near_1(x) : sc_log(1.0f + x);
 }
 
-/* tanh(x): absolute error < @tanh@, relative error < @tanh_relative@, never beyond -1 and 1. */
+/* tanh(x): absolute error < 3.6e-7, relative error < 3.6e-7, never beyond -1 and 1. */
 static float sc_tanh(float x)
 {
     const float u = x * x;
@@ -195,7 +198,7 @@ static float sc_tanh(float x)
     return x * p / q;
 }
 
-/* 1 / (1 + e to the -x): absolute error < @sigmoid@, never beyond 0 and 1; 0 below -16.2. */
+/* 1 / (1 + e to the -x): absolute error < 2.5e-7, never beyond 0 and 1; 0 below -16.2. */
 static float sc_sigmoid(float x)
 {
     const float u = x * x;
@@ -211,7 +214,7 @@ static float sc_sigmoid(float x)
     return 0.5f + x * p / q;
 }
 
-/* erf(x): absolute error < @erf@, relative error < @erf_relative@, never beyond -1 and 1. */
+/* erf(x): absolute error < 5.5e-7, relative error < 8e-7, never beyond -1 and 1. */
 static float sc_erf(float x)
 {
     const float u = x * x;
@@ -229,7 +232,7 @@ static float sc_erf(float x)
     return x * p / q;
 }
 
-/* 1 - erf(x): absolute error < @erfc@, never beyond 0 and 2; 0 above 3.55. */
+/* 1 - erf(x): absolute error < 5.5e-7, never beyond 0 and 2; 0 above 3.55. */
 static float sc_erfc(float x)
 {
     return 1.0f - sc_erf(x);
@@ -257,13 +260,13 @@ static float sc_sin_quarters(float x, int32_t quarters)
     return whole & 2 ? -result : result;
 }
 
-/* sin(x): absolute error < @sin@ for |x| <= 10000; a nan beyond. */
+/* sin(x): absolute error < 9e-8 for |x| <= 10000; a nan beyond. */
 static inline float sc_sin(float x)
 {
     return sc_sin_quarters(x, 0);
 }
 
-/* cos(x): absolute error < @cos@ for |x| <= 10000; a nan beyond. */
+/* cos(x): absolute error < 9e-8 for |x| <= 10000; a nan beyond. */
 static inline float sc_cos(float x)
 {
     return sc_sin_quarters(x, 1);

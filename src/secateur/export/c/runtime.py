@@ -1,7 +1,7 @@
 """The C functions that exported networks call, and references in NumPy for those on integers.
 
-The C text is in `floats.c` and `integers.c`: C99 that needs only `<stdint.h>`, with no library and no
-undefined behaviour. `functions` takes from there what a network needs.
+The C text is in `floats.c` and `integers.c`: C99 that needs only `<stdint.h>`, with no library and
+no undefined behaviour. `functions` takes from there what a network needs.
 """
 
 from __future__ import annotations

@@ -22,7 +22,9 @@ _FLASH, _RAM, _RAM_BYTES = 0x00000000, 0x20000000, 0x00400000
 # A page of its own, where functions return to and the emulation ends.
 _RETURN = 0x10000000
 _STACK_BYTES = 0x40000
-_PAINT = b"\xa5"
+_TOP, _BOTTOM = _RAM + _RAM_BYTES, _RAM + _RAM_BYTES - _STACK_BYTES
+# What the unused stack holds, by which the used part is known.
+_PAINT = 0xA5
 _ALIGN = 8
 
 
@@ -57,6 +59,7 @@ class Emulator:
         uc.mem_map(_RAM, _RAM_BYTES)
         for address, content in self._segments:
             uc.mem_write(address, content)
+        uc.mem_write(_BOTTOM, bytes([_PAINT]) * _STACK_BYTES)
         self._free = max((a + len(b) for a, b in self._segments if a >= _RAM), default=_RAM)
         uc.hook_add(u.UC_HOOK_BLOCK, self._on_block)
         self._uc = uc
@@ -76,11 +79,8 @@ class Emulator:
             raise DeviceError(f"the ELF file has no function {symbol!r}; it has {known}")
         uc, arm = self._uc, self._arm
         words, placed = self._place(arguments)
-        top = (_RAM + _RAM_BYTES) & ~7
         rest = words[4:]
-        start = (top - 4 * len(rest)) & ~7
-        bottom = top - _STACK_BYTES
-        uc.mem_write(bottom, _PAINT * (start - bottom))
+        start = (_TOP - 4 * len(rest)) & ~7
         uc.mem_write(start, struct.pack(f"<{len(rest)}I", *rest))
         for register, word in zip(
             (arm.UC_ARM_REG_R0, arm.UC_ARM_REG_R1, arm.UC_ARM_REG_R2, arm.UC_ARM_REG_R3),
@@ -98,18 +98,27 @@ class Emulator:
             raise DeviceError(
                 f"{symbol} failed on the emulated Cortex-M4 at address {at:#x}: {error}"
             ) from error
+        finally:
+            lowest = self._lowest_written()
         if self._count > self._most:
             raise DeviceError(f"{symbol} took more than {self._most} instructions")
         for array, where in placed:
             if array.flags.writeable:
                 content = bytes(uc.mem_read(where, array.nbytes))
                 array[...] = np.frombuffer(content, array.dtype).reshape(array.shape)
-        stack = bytes(uc.mem_read(bottom, start - bottom))
         return Run(
             returned=struct.unpack("<i", struct.pack("<I", uc.reg_read(arm.UC_ARM_REG_R0)))[0],
             instructions=self._count,
-            stack_bytes=len(stack.lstrip(_PAINT)),
+            stack_bytes=max(start - lowest, 0),
         )
+
+    def _lowest_written(self) -> int:
+        """Return the lowest address of the stack that was written, and paint the stack anew."""
+        stack = np.frombuffer(self._uc.mem_read(_BOTTOM, _STACK_BYTES), np.uint8)
+        written = np.flatnonzero(stack != _PAINT)
+        depth = _STACK_BYTES - int(written[0]) if written.size else 0
+        self._uc.mem_write(_TOP - depth, bytes([_PAINT]) * depth)
+        return _TOP - depth
 
     def _place(self, arguments: Any) -> tuple[list[int], list[tuple[np.ndarray, int]]]:
         words, placed = [], []
@@ -120,7 +129,7 @@ class Emulator:
                 continue
             if not isinstance(argument, np.ndarray) or not argument.flags.c_contiguous:
                 raise DeviceError("arguments are integers or contiguous NumPy arrays")
-            if free + argument.nbytes > _RAM + _RAM_BYTES - _STACK_BYTES:
+            if free + argument.nbytes > _BOTTOM:
                 raise DeviceError(f"the arrays do not fit into {_RAM_BYTES} bytes of RAM")
             self._uc.mem_write(free, argument.tobytes())
             words.append(free)
@@ -141,7 +150,7 @@ class Emulator:
 
 
 def _instructions(code: bytes) -> int:
-    """Return how many Thumb instructions these bytes are: of 2 bytes, or of 4 by their first five bits."""
+    """Return how many Thumb instructions these are: 4 bytes or 2, by their first five bits."""
     position = count = 0
     while position < len(code):
         position += 4 if code[position + 1] >> 3 in (0b11101, 0b11110, 0b11111) else 2

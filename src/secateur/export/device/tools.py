@@ -30,7 +30,7 @@ class Run:
         returned: what an `int` function returned (register r0); without meaning for `void`.
         instructions: instructions executed, from the first of the function to its return; None
             where they are not counted. They are not cycles: a division takes 14 of those.
-        stack_bytes: the deepest stack, in bytes; None where it is not measured.
+        stack_bytes: how deep the stack was written, in bytes; None where it is not measured.
     """
 
     returned: int
