@@ -35,6 +35,7 @@ class ModelGraph:
             deviation of each weight in the graph's units.
         by_frame: whether it takes the frames of a sequence one after the other.
         function: the same of whole rows, in JAX.
+        steps: the graph for any weights.
         rows: example inputs of shape (rows, …), drawn if none were given.
         drawn: whether the rows were drawn.
     """
@@ -43,6 +44,7 @@ class ModelGraph:
     deviations: list[np.ndarray]
     by_frame: bool
     function: Callable[[Any], Any]
+    steps: Callable[[Any], Graph]
     rows: np.ndarray
     drawn: bool
 
@@ -57,9 +59,7 @@ class ModelGraph:
         return np.stack([np.ravel(r) for r in results])
 
 
-def model_graph(
-    trained: Trained, inputs: Any = None, *, input_factors: bool = True
-) -> ModelGraph:
+def model_graph(trained: Trained, inputs: Any = None, *, input_factors: bool = True) -> ModelGraph:
     """Read the steps of a trained model at its posterior means.
 
     Args:
@@ -105,7 +105,7 @@ def model_graph(
         for a, b in zip(graph.nodes, other.nodes, strict=True)
         if a.op in ("linear", "conv")
     ]
-    made = ModelGraph(graph, deviations, by_frame, function, rows, drawn)
+    made = ModelGraph(graph, deviations, by_frame, function, steps, rows, drawn)
     _check(made)
     return made
 

@@ -63,6 +63,8 @@ class Source:
         kernels: how each product with weights is stored, of code in loops.
         multiply_adds: products with weights per call.
         state_elements: numbers that a caller keeps between frames.
+        state_bytes: and their size.
+        outputs: numbers that a call returns.
     """
 
     header: str
@@ -72,6 +74,8 @@ class Source:
     kernels: list[tuple[str, str]] = field(default_factory=list)
     multiply_adds: int = 0
     state_elements: int = 0
+    state_bytes: int = 0
+    outputs: int = 1
 
 
 def write_c(
@@ -107,6 +111,7 @@ def write_c(
         initial = [f"state->s[{places[i]}] = {number(v)};" for i, v in program.initial.items()]
         multiply_adds = sum(len(s.args) for s in program.steps if s.op == "sum")
         count = len(states)
+        size = count * (4 if kind == "float" else 2)
     else:
         arrays = [f"state->s{i}" for i in range(len(graph.states))]
         loops = Loops(graph, writer, optimise=optimise, states=arrays)
@@ -124,10 +129,11 @@ def write_c(
         initial = _initial(graph)
         multiply_adds = _products(graph)
         count = sum(elements(s.before.shape) for s in graph.states)
+        size = sum(s.before.dtype.itemsize * elements(s.before.shape) for s in graph.states)
     parts = _Parts(name, graph, labels, members, initial, body, buffers, writer, vectors)
     return Source(
         parts.header(), parts.source(), name, "loops" if program is None else "straight",
-        kernels, multiply_adds, count,
+        kernels, multiply_adds, count, size, elements(graph.outputs[0].shape),
     )  # fmt: skip
 
 

@@ -1,0 +1,345 @@
+"""`secateur.export`: a trained model as a file that a device can run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import secateur
+from secateur import atomic
+from secateur.beliefs.trees import beliefs_in
+from secateur.distributions import Normal
+from secateur.export.c.names import check_prefix
+from secateur.export.c.writing import Labels, Source, Vectors, write_c
+from secateur.export.evaluate import Numbers
+from secateur.export.graph import ExportError
+from secateur.export.measuring import Measured, measure
+from secateur.export.models import ModelGraph, model_graph, noise_deviation
+from secateur.export.quantise import MODES, Quantised
+from secateur.export.quantise import quantise as to_integers
+from secateur.export.rounding import energy_on, rounded_model
+from secateur.export.sheet import Sheet
+from secateur.fitting.result import Trained
+from secateur.likelihoods import CategoricalLikelihood
+
+__all__ = ["export"]
+
+_TEST_VECTORS = 16
+_COMPARED = 64  # rows that are held against Python
+OPTIMISE = ("size", "speed")
+
+
+def export(
+    result: Trained,
+    path: str | os.PathLike,
+    *,
+    inputs: Any = None,
+    targets: Any = None,
+    quantise: str | None = None,
+    optimise: str = "size",
+    name: str | None = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    measured: bool = True,
+) -> Sheet:
+    """Write a trained model as ONNX or as C, and say what became of it.
+
+    Dead units are taken out first (`compact`). Raw inputs go in and predictions in the data's own
+    units come out: standardisation is part of what is written.
+
+    `NAME.onnx`: mean and standard deviation, probabilities or rates; see the how-to on ONNX.
+
+    `NAME.c`, with `NAME.h` beside it: C99 that needs no library. One call per row, or per frame of
+    a recurrent network. It predicts the function's value at the posterior means of the weights; of
+    classes, their scores before the softmax: the largest is the most probable class.
+
+    Args:
+        result: from `fit`, `prune`, `update`, `load` or `compact`.
+        path: ends in `.onnx` or `.c`.
+        inputs: rows like those the model was fitted to. Needed for a function of your own; with
+            `quantise` they say how large activations become; by default rows are drawn from
+            normal distributions with the inputs' means and deviations.
+        targets: of these rows; with them the sheet says what quantisation costs.
+        quantise: "int8" or "int16x8" for C in integers: weights of at most 8 bits, as many as the
+            posterior asks for, and activations of 8 or 16. "weights8" rounds the weights alike
+            and computes in floats.
+        optimise: "size" or "speed".
+        name: what all C functions begin with; by default the file's.
+        input_names: for the header or the metadata; by default those of the model's table.
+        output_names: likewise.
+        measured: whether C is compiled for a Cortex-M4F and run in an emulator for the sheet,
+            where these are installed (`pip install "secateur[device]"`).
+
+    Returns:
+        The `Sheet`, also written as `NAME.json` beside the export.
+
+    Raises:
+        ExportError: the model or a wish cannot be exported; nothing was written then.
+
+    Example:
+        >>> import tempfile
+        >>> import secateur as sc
+        >>> network, key = sc.networks.Dense(2, hidden=(3,)), jax.random.key(0)
+        >>> x = np.random.default_rng(0).normal(size=(20, 2))
+        >>> model = sc.BayesianModel(network, network.init(key))
+        >>> fitted = sc.fit(model, (x, x[:, :1]), key=key, epochs=5, progress=False)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     sheet = sc.export(fitted, f"{folder}/net.c", measured=False)
+        >>> sheet.files, sheet.style
+        (('net.c', 'net.h', 'net.json'), 'straight')
+    """
+    path = Path(path)
+    if not isinstance(result, Trained):
+        raise TypeError(
+            f"export: a {type(result).__name__} is no trained model. Give what fit, prune, update, "
+            "load or compact returned."
+        )
+    _check_wishes(path, quantise, optimise)
+    parameters = sum(int(np.size(q.mean)) for q in beliefs_in(result.beliefs))
+    small = _compacted(result, inputs)
+    names = _names(result, input_names, output_names)
+    if path.suffix == ".onnx":
+        sheet = _onnx(small, path, inputs, names[0])
+        sheet = replace(sheet, parameters=parameters, nonzeros=small.live_weights)
+        _write({path.with_suffix(".json"): sheet.to_json()})
+        return sheet
+    name = check_prefix(path.stem if name is None else name)
+    model = model_graph(small, inputs, input_factors=quantise is None)
+    quantised = None if quantise is None else to_integers(model, quantise)
+    source = _source(small, model, quantised, name, optimise, names)
+    found, notes = _measured(source, model, optimise) if measured else (None, [])
+    sheet = Sheet(
+        files=(f"{path.stem}.c", f"{path.stem}.h", f"{path.stem}.json"),
+        target="c",
+        style=source.style,
+        quantise=quantise,
+        optimise=optimise,
+        parameters=parameters,
+        nonzeros=_nonzeros(model),
+        multiply_adds=source.multiply_adds,
+        state_bytes=source.state_bytes or None,
+        tensors=tuple(quantised.tensors) if quantised else (),
+        notes=tuple([*notes, *_notes(model, quantised)]),
+        **_device(found, source, model, quantised),
+        **_held_out(small, model, quantised, inputs, targets),
+    )
+    _write(
+        {
+            path.with_suffix(".c"): source.source.replace(f'"{name}.h"', f'"{path.stem}.h"'),
+            path.with_suffix(".h"): source.header,
+            path.with_suffix(".json"): sheet.to_json(),
+        }
+    )
+    return sheet
+
+
+def _check_wishes(path: Path, quantise: str | None, optimise: str) -> None:
+    if path.suffix not in (".c", ".onnx"):
+        raise ExportError(f"{path.name} ends in {path.suffix!r}. Supported: .onnx and .c.")
+    if quantise is not None and quantise not in MODES:
+        raise ExportError(f"quantise={quantise!r}. Supported: {', '.join(MODES)}.")
+    if quantise is not None and path.suffix == ".onnx":
+        raise ExportError("ONNX is written in float32. Quantised networks are written as C.")
+    if optimise not in OPTIMISE:
+        raise ExportError(f"optimise={optimise!r}. Supported: {', '.join(OPTIMISE)}.")
+    if not path.parent.is_dir():
+        raise ExportError(f"there is no folder {path.parent}.")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ExportError(f"nothing can be written to {path.parent}.")
+
+
+def _compacted(result: Trained, inputs: Any) -> Trained:
+    return result
+
+
+def _names(
+    result: Trained, inputs: Sequence[str] | None, outputs: Sequence[str] | None
+) -> tuple[Sequence[str], Sequence[str]]:
+    """Names of inputs and outputs: those given, or those of the table that a run was made from."""
+    extra = getattr(result, "extra", None)
+    if isinstance(extra, dict) and "table" in extra:
+        from secateur.tables import Encoding
+
+        encoding = Encoding.from_json(extra["table"])
+        if inputs is None:
+            inputs = [found["name"] for found in encoding.inputs]
+        if outputs is None:
+            (first, *_) = encoding.targets
+            outputs = first.classes or [target.name for target in encoding.targets]
+    return tuple(inputs or ()), tuple(outputs or ())
+
+
+def _source(
+    small: Trained,
+    model: ModelGraph,
+    quantised: Quantised | None,
+    name: str,
+    optimise: str,
+    names: tuple[Sequence[str], Sequence[str]],
+) -> Source:
+    graph = model.graph if quantised is None else quantised.graph
+    arithmetic = None if quantised is None else Numbers(np.float32)
+    rows = model.rows[:1, :_TEST_VECTORS] if model.by_frame else model.rows[:_TEST_VECTORS]
+    outputs = model.run(rows if quantised else rows.astype(np.float64), arithmetic, graph)
+    calls = rows.reshape(-1, *graph.inputs[0].shape)
+    outputs = outputs.reshape(len(calls), -1)
+    # In float32 sums round differently with every compiler; integers do not.
+    size = max(1.0, float(np.max(np.abs(outputs), initial=0.0)))
+    tolerance = 1e-5 * size if quantised is None else 1e-6 * size
+    for what, given, size in (
+        ("input", names[0], calls[0].size), ("output", names[1], outputs.shape[1])
+    ):  # fmt: skip
+        if given and len(given) != size:
+            raise ExportError(f"{len(given)} {what} names are given, and there are {size} {what}s.")
+    noise = noise_deviation(small)
+    labels = Labels(
+        title=f"{name}: a network pruned by Bayesian model reduction, from secateur "
+        f"{secateur.__version__}.",
+        inputs=names[0],
+        outputs=names[1],
+        notes=_header_notes(small, model, quantised),
+        noise=() if noise is None else tuple(np.broadcast_to(noise, outputs.shape[1:])),
+    )
+    vectors = Vectors(calls, outputs, tolerance)
+    return write_c(graph, name, optimise=optimise, labels=labels, vectors=vectors)
+
+
+def _header_notes(small: Trained, model: ModelGraph, quantised: Quantised | None) -> list[str]:
+    notes = [
+        f"Free energy {small.free_energy:.1f} nats; {_nonzeros(model)} weights in its products.",
+        "Inputs and outputs are in the units of the data.",
+    ]
+    if isinstance(small.model.likelihood, CategoricalLikelihood):
+        notes.append("Outputs are scores: the largest belongs to the most probable class.")
+    if quantised is not None and quantised.mode != "weights8":
+        bits = 8 if quantised.mode == "int8" else 16
+        notes.append(f"Weights of at most 8 bits, activations of {bits}, computed in integers.")
+    notes += [
+        "C99; needs no library and no memory of its own but what is declared here.",
+        "With -ffp-contract=fast, multiplications and additions are fused where the processor can.",
+    ]
+    return notes
+
+
+def _nonzeros(model: ModelGraph) -> int:
+    products = (n for n in model.graph.nodes if n.op in ("linear", "conv"))
+    return sum(int(np.count_nonzero(n.attributes["weights"])) for n in products)
+
+
+def _calls(model: ModelGraph) -> np.ndarray:
+    """Rows, or the frames of the first row in their order."""
+    rows = model.rows[:1, :_COMPARED] if model.by_frame else model.rows[:_COMPARED]
+    return rows.reshape(-1, *model.graph.inputs[0].shape)
+
+
+def _measured(
+    source: Source, model: ModelGraph, optimise: str
+) -> tuple[Measured | None, list[str]]:
+    from secateur.export.device import DeviceError
+
+    try:
+        return measure(source, _calls(model), optimise=optimise), []
+    except DeviceError as error:
+        return None, [f"Not measured on a device: {error}"]
+
+
+def _device(
+    found: Measured | None, source: Source, model: ModelGraph, quantised: Quantised | None
+) -> dict[str, Any]:
+    if found is None:
+        return {}
+    rows = model.rows[:1, :_COMPARED] if model.by_frame else model.rows[:_COMPARED]
+    arithmetic = None if quantised is None else Numbers(np.float32)
+    graph = None if quantised is None else quantised.graph
+    truth = model.run(rows if quantised else rows.astype(np.float64), arithmetic, graph)
+    gap = np.max(np.abs(truth.reshape(found.outputs.shape) - found.outputs), initial=0.0)
+    return {
+        "flash_bytes": found.flash_bytes,
+        "ram_bytes": found.ram_bytes + source.state_bytes,
+        "stack_bytes": found.stack_bytes,
+        "instructions": found.instructions,
+        "largest_difference": float(gap),
+    }
+
+
+def _held_out(
+    small: Trained, model: ModelGraph, quantised: Quantised | None, inputs: Any, targets: Any
+) -> dict[str, Any]:
+    """What the rows given say of the model, and of what quantisation made of it."""
+    if targets is None or inputs is None:
+        return {}
+    rows = np.asarray(inputs, np.float32)
+    facts: dict[str, Any] = {"free_energy": energy_on(small, inputs, targets)}
+    facts |= _scores(small, model.run(rows.astype(np.float64)), model, rows, targets, "")
+    if quantised is None:
+        return facts
+    integers = model.run(rows, Numbers(np.float32), quantised.graph)
+    facts |= _scores(small, integers, model, rows, targets, "_quantised")
+    rounded = rounded_model(small, model, quantised.weights)
+    if rounded is not None:
+        facts["free_energy_quantised"] = energy_on(rounded, inputs, targets)
+    return facts
+
+
+def _scores(
+    small: Trained, outputs: np.ndarray, model: ModelGraph, rows: Any, targets: Any, end: str
+) -> dict[str, float]:
+    """Mean log-density with the network's own uncertainty around these outputs."""
+    likelihood, scaling = small.model.likelihood, small.scaling
+    if model.by_frame and np.ndim(targets) < outputs.ndim:
+        outputs = outputs[:, -1]
+    outputs = outputs.reshape(len(outputs), -1) if np.ndim(targets) <= 2 else outputs
+    prediction = (
+        small.predict(rows) if small.model.inference in ("moments", "independent") else None
+    )
+    mean = jnp.asarray(outputs, jnp.float32)
+    y = jnp.asarray(targets)
+    if scaling.targets is not None:
+        mean, y = (jnp.asarray(scaling.targets.to_standard(v), jnp.float32) for v in (mean, y))
+    belief: Any = mean
+    if isinstance(prediction, Normal):
+        variance = jnp.reshape(prediction.variance, mean.shape)
+        scale = 1.0 if scaling.targets is None else np.square(scaling.targets.scale)
+        belief = Normal(mean, variance / jnp.asarray(scale, jnp.float32).reshape(
+            (1,) * (mean.ndim - np.ndim(scale)) + np.shape(scale)))  # fmt: skip
+    density = likelihood.predictive_log_density(small.noise, belief, y)
+    if scaling.targets is not None:
+        density = density - scaling.targets.log_jacobian_per_row(targets)
+    facts = {f"log_density{end}": float(jnp.mean(density))}
+    if isinstance(likelihood, CategoricalLikelihood):
+        facts[f"correct{end}"] = float(np.mean(outputs.argmax(-1) == np.asarray(targets)))
+    return facts
+
+
+def _notes(model: ModelGraph, quantised: Quantised | None) -> list[str]:
+    notes = ["Instructions are those of a Cortex-M4F; they are not cycles."]
+    if quantised is not None and model.drawn and quantised.mode != "weights8":
+        notes.append(
+            "Activations were scaled by rows drawn from normal distributions; give real rows."
+        )
+    if quantised is not None and quantised.in_floats:
+        steps = ", ".join(sorted(set(quantised.in_floats)))
+        notes.append(f"Computed in floats, for want of integer functions: {steps}.")
+    return notes
+
+
+def _onnx(small: Trained, path: Path, inputs: Any, names: Sequence[str]) -> Sheet:
+    raise ExportError("not yet")
+
+
+def _write(files: dict[Path, str]) -> None:
+    try:
+        for path, text in files.items():
+            atomic.write(path, text)
+    except OSError as error:
+        raise ExportError(f"{error.filename} cannot be written: {error.strerror}.") from error
+
+
+_ = jax
