@@ -148,7 +148,7 @@ def windows(x: Any, size: Sequence[int], strides: Sequence[int], dilation: Seque
 def _compute(node: Node, x: Any, numbers: Any) -> Any:
     attributes = node.attributes
     if node.op == "linear":
-        flat = numbers.linear(x.reshape(-1, x.shape[-1]), attributes["weights"], attributes["bias"])
+        flat = numbers.linear(x.reshape(-1, x.shape[-1]), scaled_weights(node), attributes["bias"])
         return flat.reshape(node.output.shape)
     if node.op == "conv":
         return _convolve(node, x, numbers)
@@ -164,6 +164,12 @@ def _compute(node: Node, x: Any, numbers: Any) -> Any:
     return numbers.reduce(attributes["kind"], found.reshape(*found.shape[:rank], -1), rank)
 
 
+def scaled_weights(node: Node) -> np.ndarray:
+    """The weights of a product; of one in floats that were rounded to multiples of a step."""
+    weights, step = node.attributes["weights"], node.attributes.get("step")
+    return weights if step is None else weights * step
+
+
 def _filling(value: float, numbers: Any, x: Any = None) -> Any:
     """What stands around an array, as the arithmetic has it."""
     if x is not None and x.dtype.kind == "i":
@@ -173,7 +179,7 @@ def _filling(value: float, numbers: Any, x: Any = None) -> Any:
 
 def _convolve(node: Node, x: Any, numbers: Any) -> Any:
     """As a product with weights of all windows, group by group."""
-    attributes, weights = node.attributes, node.attributes["weights"]
+    attributes, weights = node.attributes, scaled_weights(node)
     rank = x.ndim
     zero = 0 if x.dtype.kind == "i" else _filling(0.0, numbers)
     if attributes["channels_last"]:

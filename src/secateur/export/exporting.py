@@ -69,7 +69,7 @@ def export(
         targets: of these rows; with them the sheet says what quantisation costs.
         quantise: "int8" or "int16x8" for C in integers: weights of at most 8 bits, as many as the
             posterior asks for, and activations of 8 or 16. "weights8" rounds the weights alike
-            and computes in floats.
+            and computes in floats; "weights16" keeps the first 16 bits of each.
         optimise: "size" or "speed".
         name: what all C functions begin with; by default the file's.
         input_names: for the header or the metadata; by default those of the model's table.
@@ -111,7 +111,7 @@ def export(
         _write({path.with_suffix(".json"): sheet.to_json()})
         return sheet
     name = check_prefix(path.stem if name is None else name)
-    model = model_graph(small, inputs, input_factors=quantise is None)
+    model = model_graph(small, inputs, input_factors=quantise in (None, "weights16"))
     quantised = None if quantise is None else to_integers(model, quantise)
     source = _source(small, model, quantised, name, optimise, names)
     found, notes = _measured(source, model, optimise) if measured else (None, [])
@@ -126,7 +126,7 @@ def export(
         multiply_adds=source.multiply_adds,
         state_bytes=source.state_bytes or None,
         tensors=tuple(quantised.tensors) if quantised else (),
-        notes=tuple([*notes, *_notes(model, quantised)]),
+        notes=(*notes, *_notes(model, quantised)),
         **_device(found, source, model, quantised),
         **_held_out(small, model, quantised, inputs, targets),
     )
@@ -218,7 +218,7 @@ def _header_notes(small: Trained, model: ModelGraph, quantised: Quantised | None
     ]
     if isinstance(small.model.likelihood, CategoricalLikelihood):
         notes.append("Outputs are scores: the largest belongs to the most probable class.")
-    if quantised is not None and quantised.mode != "weights8":
+    if quantised is not None and quantised.mode in ("int8", "int16x8"):
         bits = 8 if quantised.mode == "int8" else 16
         notes.append(f"Weights of at most 8 bits, activations of {bits}, computed in integers.")
     notes += [
@@ -320,7 +320,7 @@ def _scores(
 
 def _notes(model: ModelGraph, quantised: Quantised | None) -> list[str]:
     notes = ["Instructions are those of a Cortex-M4F; they are not cycles."]
-    if quantised is not None and model.drawn and quantised.mode != "weights8":
+    if quantised is not None and model.drawn and quantised.mode in ("int8", "int16x8"):
         notes.append(
             "Activations were scaled by rows drawn from normal distributions; give real rows."
         )

@@ -22,7 +22,7 @@ from secateur.export.models import ModelGraph
 
 __all__ = ["MODES", "Quantised", "TensorBits", "quantise"]
 
-MODES = {"int8": np.int8, "int16x8": np.int16}
+MODES = {"int8": np.int8, "int16x8": np.int16, "weights8": None, "weights16": None}
 _LEAST_BITS, _MOST_BITS = 2, 8
 _TANH, _SIGMOID = 1 / 4096, 1 / 2048  # steps of the arguments of tanh_q15 and sigmoid_q15
 _Q15 = 1 / 32768
@@ -36,7 +36,7 @@ class TensorBits:
     Attributes:
         weights: how many are left.
         bits: of each.
-        step: between neighbours, in the graph's units.
+        step: between neighbours, in the graph's units; of 16 bits, relative to the weight.
         noise: mean of (step²/12)/σ².
     """
 
@@ -59,7 +59,7 @@ class Quantised:
         graph: the steps; floats come in and go out.
         tensors: how each product's weights were rounded.
         weights: the rounded weights of each product, in the graph's units.
-        mode: "int8" or "int16x8".
+        mode: one of `MODES`.
         in_floats: steps that stayed in floating point.
     """
 
@@ -75,12 +75,53 @@ def quantise(model: ModelGraph, mode: str, *, most_noise: float = 0.1) -> Quanti
 
     Args:
         model: with example rows, which say how large activations become.
-        mode: "int8" for activations of 8 bits where they meet weights, "int16x8" for 16 bits.
+        mode: "int8" for activations of 8 bits where they meet weights, "int16x8" for 16 bits,
+            "weights8" for activations in floats, "weights16" for weights of 16 bits as well.
         most_noise: weights get as few bits, up to 8, as keep their noise below this.
     """
     if mode not in MODES:
         raise ValueError(f"quantise={mode!r}. Supported: {', '.join(MODES)}.")
+    if mode in ("weights8", "weights16"):
+        return _weights_only(model, mode, most_noise)
     return _Quantiser(model, mode, most_noise).run()
+
+
+def _weights_only(model: ModelGraph, mode: str, most_noise: float) -> Quantised:
+    """The same steps, with weights that are multiples of a step, or the first half of a float."""
+    tensors, rounded, nodes = [], [], []
+    deviations = iter(model.deviations)
+    for node in model.graph.nodes:
+        attributes = dict(node.attributes)
+        if node.op in ("linear", "conv"):
+            weights, deviation = attributes["weights"], next(deviations)
+            if mode == "weights16":
+                found = sixteen_bits(weights, deviation)
+                attributes |= {"weights": first_half(weights), "half": True}
+                rounded.append(attributes["weights"])
+            else:
+                found = bits_for(weights, deviation, most_noise)
+                whole = np.rint(weights / found.step).astype(np.int8)
+                attributes |= {"weights": whole, "step": found.step}
+                rounded.append(whole * found.step)
+            tensors.append(found)
+        nodes.append(Node(node.op, list(node.inputs), node.outputs, attributes, node.where))
+    graph = Graph(model.graph.inputs, model.graph.outputs, nodes, model.graph.states)
+    return Quantised(graph, tensors, rounded, mode, [])
+
+
+def first_half(weights: np.ndarray) -> np.ndarray:
+    """The nearest numbers whose float32 ends in 16 zeros (bfloat16)."""
+    bits = weights.astype(np.float32).view(np.uint32).astype(np.uint64)
+    upper = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16
+    return upper.astype(np.uint32).view(np.float32).astype(np.float64)
+
+
+def sixteen_bits(weights: np.ndarray, deviations: np.ndarray) -> TensorBits:
+    """What is lost with the second half of every float."""
+    known = (weights != 0) & (deviations > 0)
+    gap = (first_half(weights) - weights)[known] / deviations[known]
+    noise = float(np.mean(gap**2)) if known.any() else 0.0
+    return TensorBits(int(np.count_nonzero(weights)), 16, 2.0**-7, noise)
 
 
 def bits_for(weights: np.ndarray, deviations: np.ndarray, most_noise: float) -> TensorBits:

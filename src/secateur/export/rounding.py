@@ -1,4 +1,4 @@
-"""What rounding the weights does to a model: its beliefs with rounded means, and their free energy."""
+"""What rounding its weights does to a model: beliefs with rounded means, and their free energy."""
 
 from __future__ import annotations
 

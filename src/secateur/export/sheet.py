@@ -39,7 +39,7 @@ class Sheet:
         files: that were written.
         target: "c" or "onnx".
         style: of C: "straight" (a line for every number) or "loops"; of ONNX what was written.
-        quantise: None, "int8", "int16x8" or "weights8".
+        quantise: None, or one of `MODES`.
         optimise: "size" or "speed".
         parameters: elements of the trained network's arrays, before pruning and compacting.
         nonzeros: weights that are not 0 in what was written.

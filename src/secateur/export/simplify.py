@@ -12,14 +12,15 @@ from secateur.export.graph import Constant, Graph, Node, Value
 __all__ = ["simplify"]
 
 _AFFINE = {"add", "sub", "mul", "div"}
+_LARGEST_SHIFT = 16.0  # in standard deviations: costs four bits of float32's 24
 
 
 def simplify(graph: Graph, *, input_factors: bool = True) -> Graph:
     """Change a graph in place to one of fewer steps with the same results, and return it.
 
     A factor before or after a product with weights, and a term after it, become part of weights
-    and bias. A shift *before* stays: x − m is exact in floating point where x and m are large and
-    close to each other, and would no longer be so after multiplying out.
+    and bias. A shift before stays if it is large against the deviation: x − m is exact in floating
+    point where x and m are close to each other, and would not be so after multiplying out.
 
     Args:
         graph: to be changed.
@@ -145,7 +146,28 @@ def _into_weights_after(node, makers, users, read) -> bool:
     row = factor.reshape(1, -1, *(1,) * (weights.ndim - 2))
     node.attributes["weights"] = weights * row
     node.inputs = [value]
+    _small_shift(node, factor, makers, users)
     return True
+
+
+def _small_shift(node: Node, factor: np.ndarray, makers: dict, users: dict) -> None:
+    """Multiply a shift before a factor out, too, where that cannot cancel."""
+    (x,) = node.inputs
+    maker = makers.get(x)
+    if node.op != "linear" or maker is None or maker.op not in ("add", "sub"):
+        return
+    found = _operand(maker)
+    if found is None or not found[2] or len(users[x]) != 1:
+        return
+    value, constant, _ = found
+    numbers = _per_channel(constant, len(x.shape) - 1)
+    if numbers is None or np.max(np.abs(numbers * factor), initial=0.0) > _LARGEST_SHIFT:
+        return
+    term = numbers if maker.op == "add" else -numbers
+    weights, bias = node.attributes["weights"], node.attributes["bias"]
+    bias = np.zeros(len(weights)) if bias is None else bias
+    node.attributes["bias"] = bias + weights @ np.broadcast_to(term, (weights.shape[1],))
+    node.inputs = [value]
 
 
 def _moves(graph: Graph, node: Node, makers: dict[Value, Node]) -> bool:

@@ -271,3 +271,50 @@ static inline float sc_cos(float x)
 {
     return sc_sin_quarters(x, 1);
 }
+
+/* y = step W x + b, none below lowest, of weights that are multiples of a step. For every output
+ * the code has how many weights are left, and for each how far its input is from the one before,
+ * and the weight. */
+static void sc_sparse8(const float *x, float *y, int outputs, const uint8_t *code, const float *bias, float step, float lowest)
+{
+    for (; outputs != 0; --outputs) {
+        const float *p = x;
+        float sum = 0.0f;
+        for (int k = *code++; k != 0; --k) {
+            p += *code++;
+            sum += (float)(int8_t)*code++ * *p;
+        }
+        sum = sum * step + *bias++;
+        *y++ = sum < lowest ? lowest : sum;
+    }
+}
+
+/* y = W x + b, none below lowest, of weights that are the first half of a float. For every output
+ * the code has how many weights are left, and for each how far its input is from the one before. */
+static void sc_sparse16(const float *x, float *y, int outputs, const uint8_t *code, const uint16_t *weights, const float *bias, float lowest)
+{
+    for (; outputs != 0; --outputs) {
+        const float *p = x;
+        float sum = *bias++;
+        for (int k = *code++; k != 0; --k) {
+            p += *code++;
+            sum += sc_from_bits((uint32_t)*weights++ << 16) * *p;
+        }
+        *y++ = sum < lowest ? lowest : sum;
+    }
+}
+
+/* y = W x + b, none below lowest. For every output there is how many weights are left, and for
+ * each how far its input is from the one before, and the weight. */
+static void sc_sparse(const float *x, float *y, int outputs, const uint8_t *counts, const uint8_t *gaps, const float *weights, const float *bias, float lowest)
+{
+    for (; outputs != 0; --outputs) {
+        const float *p = x;
+        float sum = *bias++;
+        for (int k = *counts++; k != 0; --k) {
+            p += *gaps++;
+            sum += *weights++ * *p;
+        }
+        *y++ = sum < lowest ? lowest : sum;
+    }
+}

@@ -110,8 +110,9 @@ class Loops:
         self.places[value] = place
         return place
 
-    def scratch(self, kind: str, length: int) -> tuple[Place, Callable[[], None]]:
+    def scratch(self, dtype: np.dtype, length: int) -> tuple[Place, Callable[[], None]]:
         """Memory for the length of one step, and what gives it back."""
+        kind = KINDS[dtype.name]
         arena = self.arenas.setdefault(kind, Arena())
         start = arena.take(length)
         return Place(f"buffer_{kind.removesuffix('_t')}", start), lambda: arena.give_back(start)

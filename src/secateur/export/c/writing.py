@@ -10,17 +10,31 @@ import numpy as np
 from secateur.export.c import runtime
 from secateur.export.c.code import elements
 from secateur.export.c.expressions import Writer, literal, wrapped
+from secateur.export.c.fusing import groups
+from secateur.export.c.kernels import costs, taps_of
 from secateur.export.c.loops import KINDS, Loops
 from secateur.export.c.names import check_prefix, identifiers
+from secateur.export.c.products import weight_bytes
 from secateur.export.c.scalars import Straight, straighten
 from secateur.export.c.straight import write_straight
 from secateur.export.graph import Graph
 
 __all__ = ["Labels", "Source", "Vectors", "write_c"]
 
-# Lines of straight code: beyond these a loop is smaller, or the compiler takes too long.
-_MOST_TERMS = {"size": 300, "speed": 20_000}
+_MOST_TERMS = 20_000  # of straight code: beyond these compilers take too long
 _LARGEST_TO_TRY = 60_000  # elements that are looked at to find out how much is left
+
+
+_PLAIN = """\
+/* Compilers like to call memcpy and memset for loops that copy; there may be no such functions. */
+#if defined(__clang__)
+#define SC_PLAIN __attribute__((no_builtin("memcpy", "memset")))
+#elif defined(__GNUC__)
+#define SC_PLAIN __attribute__((optimize("no-tree-loop-distribute-patterns")))
+#else
+#define SC_PLAIN
+#endif
+"""
 
 
 @dataclass(frozen=True)
@@ -138,14 +152,39 @@ def write_c(
 
 
 def _straight(graph: Graph, optimise: str) -> Straight | None:
-    """The graph as single numbers, if there are few enough of them."""
-    left = _products(graph)
+    """The graph as single numbers, if that is the better way and there are few enough of them."""
     size = max((elements(n.output.shape) for n in graph.nodes), default=0)
-    if left > 4 * _MOST_TERMS[optimise] or size > _LARGEST_TO_TRY:
+    if _products(graph) > 4 * _MOST_TERMS or size > _LARGEST_TO_TRY:
         return None
     program = straighten(graph)
     terms = sum(len(s.args) for s in program.steps if s.op == "sum")
-    return program if terms <= _MOST_TERMS[optimise] else None
+    if terms > _MOST_TERMS:
+        return None
+    if optimise == "size" and _bytes_straight(program) > _bytes_in_loops(graph):
+        return None
+    return program
+
+
+def _bytes_straight(program: Straight) -> float:
+    """About the flash of straight-line code."""
+    sizes = {"sum": lambda s: 12 * len(s.args), "x": lambda s: 4, "number": lambda s: 0}
+    return sum(sizes.get(s.op, lambda s: 12)(s) for s in program.steps)
+
+
+def _bytes_in_loops(graph: Graph) -> float:
+    """About the flash of code in loops; one in eight bits shares a short function."""
+    total = 0.0
+    steps = groups(graph)
+    for group in steps:
+        node = group.producer or group.root
+        if node.op in ("linear", "conv"):
+            taps = taps_of(node)
+            stored = costs(taps, weight_bytes(node)).values()
+            total += 4 * len(taps.weights) + min(c.bytes for c in stored)
+            total += 40 if group.producer is None or len(group.nodes) == 1 else 90
+        elif node.op not in ("reshape", "slice"):
+            total += 60
+    return total + 100
 
 
 def _products(graph: Graph) -> int:
@@ -271,15 +310,25 @@ class _Parts:
         if self.buffers:
             lines += ["", "/* Intermediate results: one call at a time. */", *self.buffers]
         lines.append("")
+        # Straight code has no loops that a compiler could take for copies.
+        loops = any("for (" in line for line in [*self.body, *self.initial])
+        plain = "SC_PLAIN " if loops else ""
+        lines += [_PLAIN] if loops else []
         if self.members:
             lines += [
-                f"void {name}_init({name}_state *state)",
+                f"{plain}void {name}_init({name}_state *state)",
                 "{",
                 *(f"    {line}" for line in self.initial),
                 "}",
                 "",
             ]
-        lines += [self.prototype, "{", *(f"    {line}" for line in [*unused, *self.body]), "}", ""]
+        lines += [
+            f"{plain}{self.prototype}",
+            "{",
+            *(f"    {line}" for line in [*unused, *self.body]),
+            "}",
+            "",
+        ]
         if self.vectors is not None:
             lines += self._self_test()
         return "\n".join(lines)
