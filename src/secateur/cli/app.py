@@ -8,6 +8,7 @@ import typer
 
 from secateur.cli import data, reproduce
 from secateur.cli.errors import UserError
+from secateur.cli.export import export
 from secateur.cli.fit import fit
 from secateur.cli.predict import predict
 from secateur.cli.report import report
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 app.command()(fit)
 app.command()(predict)
+app.command()(export)
 app.command()(report)
 app.add_typer(data.app, name="data")
 app.add_typer(reproduce.app, name="reproduce")

@@ -85,13 +85,24 @@ class Sheet:
     tensors: tuple[TensorBits, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
-    def table(self) -> str:
-        """Return the sheet as text."""
-        rows = [
+    @property
+    def title(self) -> str:
+        """Return what it is, in a few words."""
+        if self.target == "onnx":
+            return "ONNX"
+        return f"C, {self.quantise or 'float32'}, for {self.optimise}"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return what was measured, and the number as text."""
+        return [
             (what, f"{getattr(self, name):{form}}")
             for what, name, form in _ROWS
             if getattr(self, name) is not None
         ]
+
+    def table(self) -> str:
+        """Return the sheet as text."""
+        rows = self.rows()
         width = max((len(what) for what, _ in rows), default=0)
         number = max((len(value) for _, value in rows), default=0)
         lines = [f"{what:<{width}}  {value:>{number}}" for what, value in rows]
