@@ -1,0 +1,195 @@
+"""A graph made ready for ONNX: channels first, means as means, projections inside their loops.
+
+All of it changes a graph in place and keeps what it computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+import numpy as np
+
+from secateur.export.graph import ELEMENTWISE, Constant, Graph, Node, Value
+from secateur.export.simplify import simplify
+
+__all__ = ["prepare"]
+
+
+def prepare(graph: Graph) -> Graph:
+    """Bring a graph into the form that the writer takes, and return it."""
+    simplify(graph)
+    for node in graph.nodes:
+        _mean(graph, node)
+    graph.drop_unread()
+    _channels_first(graph)
+    for change in (_transpose_later, _flattened_in_other_order, _projection_into_loop):
+        while _changes(graph, change):
+            simplify(graph)
+    return graph
+
+
+def _changes(graph: Graph, change: Callable[[Graph, Node, dict, dict], bool]) -> bool:
+    """Apply a change in the first place where it can be; whether there was one."""
+    makers = {value: node for node in graph.nodes for value in node.outputs}
+    users = graph.users()
+    return any(change(graph, node, makers, users) for node in graph.nodes)
+
+
+def _mean(graph: Graph, node: Node) -> None:
+    """A sum over axes or windows, divided by their size: no length remains in the numbers."""
+    if node.op != "div" or not isinstance(node.inputs[1], Constant):
+        return
+    makers = {value: n for n in graph.nodes for value in n.outputs}
+    users = graph.users()
+    (x, size), total = (node.inputs[0], node.inputs[1].number), None
+    while x in makers and len(users[x]) == 1 and x not in graph.outputs:
+        maker = makers[x]
+        if maker.op in ("reduce", "pool") and maker.attributes["kind"] == "sum":
+            total = maker
+            break
+        if maker.op not in ("reshape", "expand"):
+            return
+        (x,) = maker.inputs
+    if total is None:
+        return
+    attributes = total.attributes
+    if total.op == "pool":
+        elements = prod(attributes["window"])
+    else:
+        elements = prod(total.inputs[0].shape[a] for a in attributes["axes"])
+    if size == elements and node.inputs[0].shape == node.output.shape:
+        attributes["kind"] = "mean"
+        graph.replace(node.output, node.inputs[0])
+
+
+def _channels_first(graph: Graph) -> None:
+    """Convolutions and pooling over the axes behind rows and channels, as ONNX has them."""
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        order = _order(node)
+        if order is None:
+            nodes.append(node)
+            continue
+        (x,), y = node.inputs, node.output
+        there = Value(tuple(x.shape[a] for a in order), x.dtype)
+        result = Value(tuple(y.shape[a] for a in order), y.dtype)
+        nodes.append(Node("transpose", [x], [there], {"order": order}, node.where))
+        node.inputs, node.outputs = [there], [result]
+        if node.op == "conv":
+            node.attributes["channels_last"] = False
+        else:
+            for name in ("window", "strides", "padding"):
+                node.attributes[name] = tuple(node.attributes[name][a] for a in order)
+        back = {"order": tuple(int(a) for a in np.argsort(order))}
+        nodes += [node, Node("transpose", [result], [y], back, node.where)]
+    graph.nodes = nodes
+    simplify(graph)
+
+
+def _order(node: Node) -> tuple[int, ...] | None:
+    """The order of axes in which a step can be written, or None if it is right as it is."""
+    if node.op not in ("conv", "pool"):
+        return None
+    rank = len(node.output.shape)
+    if node.op == "conv":
+        last = node.attributes["channels_last"]
+        return (0, rank - 1, *range(1, rank - 1)) if last else None
+    attributes = node.attributes
+    still = [
+        a for a in range(1, rank)
+        if attributes["window"][a] == attributes["strides"][a] == 1
+        and tuple(attributes["padding"][a]) == (0, 0)
+    ]  # fmt: skip
+    if not still or 1 in still:
+        return None  # as it is, or the writer refuses it
+    return (0, still[-1], *(a for a in range(1, rank) if a != still[-1]))
+
+
+def _transpose_later(graph: Graph, node: Node, makers: dict, users: dict) -> bool:
+    """f(xᵀ) = f(x)ᵀ for elementwise f: on its way down a transposition meets its inverse."""
+    if node.op not in ELEMENTWISE:
+        return False
+    orders = {
+        tuple(makers[a].attributes["order"])
+        if a in makers and makers[a].op == "transpose" and a.shape == node.output.shape
+        else None
+        for a in node.inputs
+        if isinstance(a, Value)
+    }
+    if len(orders) != 1 or None in orders:
+        return False
+    (order,) = orders
+    assert order is not None
+    back = np.argsort(order)
+
+    def before(atom):
+        if isinstance(atom, Value):
+            return makers[atom].inputs[0]
+        return Constant(atom.array.transpose(back), tuple(atom.shape[a] for a in back))
+
+    y = node.output
+    result = Value(tuple(y.shape[a] for a in back), y.dtype)
+    node.inputs, node.outputs = [before(a) for a in node.inputs], [result]
+    place = graph.nodes.index(node)
+    graph.nodes.insert(place + 1, Node("transpose", [result], [y], {"order": order}, node.where))
+    graph.drop_unread()
+    return True
+
+
+def _flattened_in_other_order(graph: Graph, node: Node, makers: dict, users: dict) -> bool:
+    """A dense layer behind a flattened transposition takes its columns in the order before it."""
+    if node.op != "linear" or not isinstance(node.inputs[0], Value):
+        return False
+    reshape = makers.get(node.inputs[0])
+    transpose = makers.get(reshape.inputs[0]) if reshape and reshape.op == "reshape" else None
+    if transpose is None or transpose.op != "transpose" or transpose.attributes["order"][0] != 0:
+        return False
+    if any(len(users[n.output]) != 1 or n.output in graph.outputs for n in (reshape, transpose)):
+        return False
+    rows, *sizes = transpose.output.shape
+    if reshape.output.shape != (rows, prod(sizes)):
+        return False
+    order, weights = transpose.attributes["order"], node.attributes["weights"]
+    places = [0, *(order.index(a) for a in range(1, len(order)))]
+    node.attributes["weights"] = (
+        weights.reshape(len(weights), *sizes).transpose(places).reshape(weights.shape)
+    )
+    reshape.inputs = list(transpose.inputs)
+    graph.drop_unread()
+    return True
+
+
+def _projection_into_loop(graph: Graph, node: Node, makers: dict, users: dict) -> bool:
+    """W (A x + b): a product with weights ahead of a loop becomes part of the cell's weights.
+
+    Keras computes W x for all frames before it loops.
+    """
+    if node.op != "recurrent" or "projection" in node.attributes or len(node.inputs) != 1:
+        return False
+    x, chain = node.inputs[0], []
+    while isinstance(x, Value) and x in makers and makers[x].op in ("transpose", "reverse"):
+        chain.append(makers[x])
+        x = chain[-1].inputs[0]
+    linear = makers.get(x)
+    if linear is None or linear.op != "linear" or any(len(users[n.output]) != 1 for n in chain):
+        return False
+    weights = linear.attributes["weights"]
+    last = [n.attributes["order"][-1] for n in chain if n.op == "transpose"]
+    turned = [a for n in chain if n.op == "reverse" for a in n.attributes["axes"]]
+    rank = len(linear.output.shape)
+    if weights.shape[1] > weights.shape[0] or len(users[x]) != 1 or x in graph.outputs:
+        return False
+    if any(axis != rank - 1 for axis in last) or rank - 1 in turned:
+        return False
+    bias = linear.attributes["bias"]
+    projection = weights, np.zeros(len(weights)) if bias is None else bias
+    node.attributes["projection"] = projection
+    graph.replace(linear.output, linear.inputs[0])
+    for n in chain:  # what they move is narrower now
+        value = n.outputs[0]
+        narrow = Value((*value.shape[:-1], weights.shape[1]), value.dtype)
+        graph.replace(value, narrow)
+        n.outputs = [narrow]
+    graph.drop_unread()
+    return True
