@@ -23,6 +23,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "erfc": special.erfc, "sin": np.sin, "cos": np.cos, "sinh": np.sinh, "cosh": np.cosh,
     "asinh": np.arcsinh, "atan": np.arctan, "square": np.square, "pow": np.power, "sqrt": np.sqrt,
     "cbrt": np.cbrt, "floor": np.floor, "ceil": np.ceil, "round": np.rint,
+    "is_finite": np.isfinite,
     "rsqrt": lambda x: 1 / np.sqrt(x), "clamp": lambda low, x, high: np.clip(x, low, high),
     "select_n": lambda which, no, yes: np.where(which, yes, no),
 }  # fmt: skip

@@ -38,6 +38,8 @@ def _pass(graph: Graph) -> bool:
             return True
         if _into_weights_after(graph, node, makers, users, read) or _moves(graph, node, makers):
             return True
+        if _no_bound(graph, node):
+            return True
     return False
 
 
@@ -128,6 +130,19 @@ def _into_weights_after(graph, node, makers, users, read) -> bool:
     node.attributes["weights"] = weights * row
     node.inputs = [value]
     return True
+
+
+def _no_bound(graph: Graph, node: Node) -> bool:
+    """max(x, −∞) and min(x, ∞), which careful reductions contain."""
+    bounds = {"max": -np.inf, "min": np.inf}
+    if node.op not in bounds:
+        return False
+    for bound, other in (node.inputs, node.inputs[::-1]):
+        if isinstance(bound, Constant) and bound.number == bounds[node.op]:
+            if isinstance(other, Value) and other.shape == node.output.shape:
+                graph.replace(node.output, other)
+                return True
+    return False
 
 
 def _moves(graph: Graph, node: Node, makers: dict[Value, Node]) -> bool:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from secateur.export.graph import Constant, ExportError, Node
 
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["write_elementwise"]
 
+_LARGEST = float(np.finfo(np.float32).max)
 _SAME = {
     "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "neg": "Neg", "max": "Max",
     "min": "Min", "abs": "Abs", "sign": "Sign", "gt": "Greater", "ge": "GreaterOrEqual",
@@ -79,5 +82,6 @@ _COMPOSED: dict[str, Callable[..., str]] = {
     "rsqrt": lambda w, node, x: w.op("Reciprocal", [w.op("Sqrt", [x])]),
     "cbrt": _cbrt,
     "clamp": lambda w, node, low, x, high: w.op("Min", [w.op("Max", [x, low]), high]),
+    "is_finite": lambda w, node, x: w.op("LessOrEqual", [w.op("Abs", [x]), w.number(_LARGEST)]),
     "select_n": lambda w, node, which, no, yes: w.op("Where", [which, yes, no]),
 }

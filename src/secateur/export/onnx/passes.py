@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from secateur.export.graph import ELEMENTWISE, Constant, Graph, Node, Value
+from secateur.export.graph import ELEMENTWISE, Atom, Constant, Graph, Node, Value
 from secateur.export.simplify import simplify
 
 __all__ = ["prepare"]
@@ -23,7 +23,7 @@ def prepare(graph: Graph) -> Graph:
         _mean(graph, node)
     graph.drop_unread()
     _channels_first(graph)
-    for change in (_transpose_later, _flattened_in_other_order, _projection_into_loop):
+    for change in (_softmax, _transpose_later, _flattened_in_other_order, _projection_into_loop):
         while _changes(graph, change):
             simplify(graph)
     return graph
@@ -104,6 +104,39 @@ def _order(node: Node) -> tuple[int, ...] | None:
     if not still or 1 in still:
         return None  # as it is, or the writer refuses it
     return (0, still[-1], *(a for a in range(1, rank) if a != still[-1]))
+
+
+def _softmax(graph: Graph, node: Node, makers: dict, users: dict) -> bool:
+    """exp(x − max x) / Σ exp(x − max x)."""
+    if node.op != "div":
+        return False
+    exp = makers.get(node.inputs[0])
+    total = _spread_reduction(node.inputs[1], makers, "sum")
+    if exp is None or exp.op != "exp" or total is None or total.inputs[0] is not exp.output:
+        return False
+    shifted = makers.get(exp.inputs[0])
+    if shifted is None or shifted.op != "sub":
+        return False
+    x, top = shifted.inputs
+    largest = _spread_reduction(top, makers, "max")
+    axes = tuple(total.attributes["axes"])
+    if largest is None or largest.inputs[0] is not x or len(axes) != 1:
+        return False
+    if tuple(largest.attributes["axes"]) != axes or x.shape != node.output.shape:
+        return False
+    node.op, node.inputs, node.attributes = "softmax", [x], {"axis": int(axes[0])}
+    graph.drop_unread()
+    return True
+
+
+def _spread_reduction(atom: Atom, makers: dict, kind: str) -> Node | None:
+    """The reduction whose result, with its axes kept, is read; None if it is anything else."""
+    reshape = makers.get(atom)
+    node = makers.get(reshape.inputs[0]) if reshape is not None and reshape.op == "reshape" else None
+    if node is None or node.op != "reduce" or node.attributes["kind"] != kind:
+        return None
+    kept = [1 if a in node.attributes["axes"] else n for a, n in enumerate(node.inputs[0].shape)]
+    return node if tuple(kept) == reshape.output.shape else None
 
 
 def _transpose_later(graph: Graph, node: Node, makers: dict, users: dict) -> bool:

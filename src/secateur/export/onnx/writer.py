@@ -214,6 +214,9 @@ class Writer:
         edges = ([part[a] for a in taken] for part in (starts, limits, range(len(steps)), steps))
         return self.op("Slice", [operands[0], *map(self.whole_numbers, edges)])
 
+    def _softmax(self, node: Node, operands: list[str]) -> str:
+        return self.op("Softmax", operands, axis=node.attributes["axis"])
+
     def _reduce(self, node: Node, operands: list[str]) -> str:
         kind, axes = node.attributes["kind"], [int(a) for a in node.attributes["axes"]]
         if kind == "sum":
