@@ -250,12 +250,16 @@ def _lstms(body: _Body) -> Iterator[Cell]:
         blocks = [b for affine in before[: len(gates)] for b in affine.blocks(body.units)]
         if len(blocks) != 3:
             return
-        options = product(before[len(gates) :], permutations(blocks), product((False, True), repeat=3))
+        options = product(
+            before[len(gates) :], permutations(blocks), product((False, True), repeat=3)
+        )
         for g, order, flips in options:
             if len(g.bias) != body.units:
                 continue
             parts = [*(b.flipped(flip) for b, flip in zip(order, flips, strict=True)), g]
-            weights, recurrent, bias = (np.concatenate(column) for column in zip(*parts, strict=True))
+            weights, recurrent, bias = (
+                np.concatenate(column) for column in zip(*parts, strict=True)
+            )
             yield Cell(
                 "LSTM", weights, recurrent, bias, np.zeros_like(bias), False, hidden, body.places
             )

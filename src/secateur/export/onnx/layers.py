@@ -57,9 +57,7 @@ def _transposed_conv(writer: Writer, node: Node, x: str) -> str:
         raise ExportError(
             f"a convolution that stretches and strides cannot be exported ({node.where})."
         )
-    reach = [
-        (n - 1) * d for n, d in zip(weights.shape[2:], attributes["dilation"], strict=True)
-    ]
+    reach = [(n - 1) * d for n, d in zip(weights.shape[2:], attributes["dilation"], strict=True)]
     cuts = [(r - a, r - b) for r, (a, b) in zip(reach, attributes["padding"], strict=True)]
     if any(a < 0 or b < -s for (a, b), s in zip(cuts, attributes["stretch"], strict=True)):
         raise ExportError(
@@ -125,7 +123,9 @@ def write_recurrent(writer: Writer, node: Node) -> list[str]:
         bias_x = bias_x + weights @ offset
         weights = weights @ first
     if len(lead) != 1:
-        x = writer.op("Reshape", [x, writer.whole_numbers([0, -1 if lead else 1, weights.shape[1]])])
+        x = writer.op(
+            "Reshape", [x, writer.whole_numbers([0, -1 if lead else 1, weights.shape[1]])]
+        )
     operands = [
         x,
         writer.array(weights[None], "weights"),

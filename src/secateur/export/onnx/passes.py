@@ -18,10 +18,9 @@ __all__ = ["prepare"]
 
 def prepare(graph: Graph) -> Graph:
     """Bring a graph into the form that the writer takes, and return it."""
-    simplify(graph)
     for node in graph.nodes:
-        _mean(graph, node)
-    graph.drop_unread()
+        _mean(graph, node)  # before the division is folded into weights
+    simplify(graph)
     _channels_first(graph)
     for change in (_softmax, _transpose_later, _flattened_in_other_order, _projection_into_loop):
         while _changes(graph, change):
@@ -65,6 +64,8 @@ def _mean(graph: Graph, node: Node) -> None:
 
 def _channels_first(graph: Graph) -> None:
     """Convolutions and pooling over the axes behind rows and channels, as ONNX has them."""
+    graph.nodes = [n for node in graph.nodes for n in _without_short_axes(node)]
+    simplify(graph)
     nodes: list[Node] = []
     for node in graph.nodes:
         order = _order(node)
@@ -85,6 +86,26 @@ def _channels_first(graph: Graph) -> None:
         nodes += [node, Node("transpose", [result], [y], back, node.where)]
     graph.nodes = nodes
     simplify(graph)
+
+
+def _without_short_axes(node: Node) -> list[Node]:
+    """Pooling without the axes of length 1 that libraries add for rows that are mapped over."""
+    if node.op != "pool":
+        return [node]
+    (x,), y, attributes = node.inputs, node.output, node.attributes
+    kept = [
+        a for a, n in enumerate(y.shape)
+        if a == 0 or n != 1 or x.shape[a] != 1 or any(attributes["padding"][a])
+    ]  # fmt: skip
+    if len(kept) == len(y.shape) or len(kept) < 3:
+        return [node]
+    narrow = Value(tuple(x.shape[a] for a in kept), x.dtype)
+    result = Value(tuple(y.shape[a] for a in kept), y.dtype)
+    for name in ("window", "strides", "padding"):
+        attributes[name] = tuple(attributes[name][a] for a in kept)
+    node.inputs, node.outputs = [narrow], [result]
+    before, after = Node("reshape", [x], [narrow]), Node("reshape", [result], [y])
+    return [before, node, after]
 
 
 def _order(node: Node) -> tuple[int, ...] | None:
@@ -132,7 +153,9 @@ def _softmax(graph: Graph, node: Node, makers: dict, users: dict) -> bool:
 def _spread_reduction(atom: Atom, makers: dict, kind: str) -> Node | None:
     """The reduction whose result, with its axes kept, is read; None if it is anything else."""
     reshape = makers.get(atom)
-    node = makers.get(reshape.inputs[0]) if reshape is not None and reshape.op == "reshape" else None
+    node = (
+        makers.get(reshape.inputs[0]) if reshape is not None and reshape.op == "reshape" else None
+    )
     if node is None or node.op != "reduce" or node.attributes["kind"] != kind:
         return None
     kept = [1 if a in node.attributes["axes"] else n for a, n in enumerate(node.inputs[0].shape)]
@@ -140,7 +163,9 @@ def _spread_reduction(atom: Atom, makers: dict, kind: str) -> Node | None:
 
 
 def _transpose_later(graph: Graph, node: Node, makers: dict, users: dict) -> bool:
-    """f(xᵀ) = f(x)ᵀ for elementwise f: on its way down a transposition meets its inverse."""
+    """f(xᵀ) = f(x)ᵀ for elementwise f and for sums: on its way it meets its inverse."""
+    if node.op == "reduce":
+        return _transpose_after_sum(graph, node, makers)
     if node.op not in ELEMENTWISE:
         return False
     orders = {
@@ -156,18 +181,36 @@ def _transpose_later(graph: Graph, node: Node, makers: dict, users: dict) -> boo
     assert order is not None
     back = np.argsort(order)
 
-    def before(atom):
+    def before(atom: Atom) -> Atom:
         if isinstance(atom, Value):
             return makers[atom].inputs[0]
         return Constant(atom.array.transpose(back), tuple(atom.shape[a] for a in back))
 
+    node.inputs = [before(a) for a in node.inputs]
+    _transposed_result(graph, node, order)
+    return True
+
+
+def _transpose_after_sum(graph: Graph, node: Node, makers: dict) -> bool:
+    maker = makers.get(node.inputs[0])
+    if maker is None or maker.op != "transpose":
+        return False
+    order, axes = maker.attributes["order"], node.attributes["axes"]
+    kept = [order[a] for a in range(len(order)) if a not in axes]
+    node.inputs = list(maker.inputs)
+    node.attributes["axes"] = tuple(sorted(order[a] for a in axes))
+    _transposed_result(graph, node, tuple(sorted(kept).index(a) for a in kept))
+    return True
+
+
+def _transposed_result(graph: Graph, node: Node, order: tuple[int, ...]) -> None:
+    """Let a step make its result in the order from before a transposition that follows now."""
     y = node.output
-    result = Value(tuple(y.shape[a] for a in back), y.dtype)
-    node.inputs, node.outputs = [before(a) for a in node.inputs], [result]
+    result = Value(tuple(y.shape[a] for a in np.argsort(order)), y.dtype)
+    node.outputs = [result]
     place = graph.nodes.index(node)
     graph.nodes.insert(place + 1, Node("transpose", [result], [y], {"order": order}, node.where))
     graph.drop_unread()
-    return True
 
 
 def _flattened_in_other_order(graph: Graph, node: Node, makers: dict, users: dict) -> bool:

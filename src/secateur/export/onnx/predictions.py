@@ -56,8 +56,7 @@ def input_dtype(trained: Any, *, moments: bool) -> Any:
     """
     if moments:
         return jnp.float32
-    leaves = jax.tree.leaves(trained.beliefs)
-    found = [leaf.dtype for leaf in leaves if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)]
+    found = [leaf.dtype for leaf in jax.tree.leaves(trained.beliefs) if _is_floating(leaf)]
     return jnp.result_type(jnp.float32, *found)
 
 
@@ -98,11 +97,12 @@ def answer(trained: Any, *, moments: bool, deviation: bool) -> Answer:
 
 
 def _cast(tree: Any, dtype: Any) -> Any:
-    def cast(leaf: Any) -> Any:
-        floating = isinstance(leaf, jax.Array | np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.floating)
-        return jnp.asarray(leaf, dtype) if floating else leaf
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype) if _is_floating(x) else x, tree)
 
-    return jax.tree.map(cast, tree)
+
+def _is_floating(leaf: Any) -> bool:
+    is_array = isinstance(leaf, jax.Array | np.ndarray)
+    return is_array and jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 def _outputs(trained: Any, likelihood: Any, value: Any, deviation: bool) -> dict[str, Any]:
@@ -111,10 +111,14 @@ def _outputs(trained: Any, likelihood: Any, value: Any, deviation: bool) -> dict
     centre, variance = (value.mean, value.variance) if uncertain else (value, None)
     how = _BY_MOMENTS if uncertain else _BY_MEANS
     if isinstance(likelihood, CategoricalLikelihood):
-        chances = expected_softmax(centre, variance) if uncertain else jax.nn.softmax(centre, axis=-1)
+        chances = (
+            expected_softmax(centre, variance) if uncertain else jax.nn.softmax(centre, axis=-1)
+        )
         return {"probabilities": (chances, f"of the classes, {how}")}
     if isinstance(likelihood, BernoulliLikelihood):
-        chances = expectation(jax.nn.sigmoid, centre, variance) if uncertain else jax.nn.sigmoid(centre)
+        chances = (
+            expectation(jax.nn.sigmoid, centre, variance) if uncertain else jax.nn.sigmoid(centre)
+        )
         return {"probabilities": (chances, f"of a 1, {how}")}
     if isinstance(likelihood, PoissonLikelihood):
         rate = jnp.exp(centre + 0.5 * variance) if uncertain else jnp.exp(centre)

@@ -124,9 +124,17 @@ class _Pair:
                 raise _Differs(f"another step in {one.where}")
             self.atoms(one.inputs, two.inputs, partner, one.where)
             self.attributes(one, two)
+            if one.op == "reduce" and self.counts_rows(one):
+                raise _Differs(f"its rows are summed up in {one.where}")
             self.enter(one.outputs, two.outputs, partner)
             self.other[one] = two
         self.atoms(first.outputs, second.outputs, partner, "results")
+
+    def counts_rows(self, node: Node) -> bool:
+        """Whether a reduction goes over rows."""
+        shape = self.shapes[node.inputs[0]]
+        lengths = [shape[a] for a in node.attributes["axes"]]
+        return any(isinstance(n, Dim) and "N" in n.names for n in lengths)
 
     def enter(self, first: Sequence[Value], second: Sequence[Value], partner: dict) -> None:
         for a, b in zip(first, second, strict=True):

@@ -79,7 +79,9 @@ class Writer:
         """Add an operator with one result, and return its name."""
         return self.op_with(kind, inputs, 1, **attributes)[0]
 
-    def op_with(self, kind: str, inputs: Sequence[str], results: int, **attributes: Any) -> list[str]:
+    def op_with(
+        self, kind: str, inputs: Sequence[str], results: int, **attributes: Any
+    ) -> list[str]:
         """Add an operator with several results, and return their names."""
         name = self.new(kind.lower())
         names = [name, *(f"{name}_{n}" for n in range(1, results))]
@@ -116,7 +118,9 @@ class Writer:
 
     def read(self, atom: Atom) -> str:
         """Return the name of an operand that may be spread by its reader."""
-        return self.array(atom.array, "constant") if isinstance(atom, Constant) else self.names[atom]
+        return (
+            self.array(atom.array, "constant") if isinstance(atom, Constant) else self.names[atom]
+        )
 
     def whole(self, atom: Atom) -> str:
         """Return the name of an array of the full shape."""
@@ -208,7 +212,9 @@ class Writer:
             for n in ("starts", "limits")
         )
         steps = [int(s) for s in node.attributes["steps"]]
-        taken = [a for a, e in enumerate(zip(starts, limits, steps, strict=True)) if e != (0, _END, 1)]
+        taken = [
+            a for a, e in enumerate(zip(starts, limits, steps, strict=True)) if e != (0, _END, 1)
+        ]
         if not taken:
             return operands[0]
         edges = ([part[a] for a in taken] for part in (starts, limits, range(len(steps)), steps))
