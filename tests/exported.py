@@ -14,7 +14,7 @@ UNITS = Affine(np.array([20.0]), np.array([3.0]))
 
 
 def trained(f, params, *, scaled=0, seed=0, dtype=None, likelihood=None, inference="moments"):
-    """A posterior around given weights; a fifth of them is pruned. `scaled`: inputs, if in units."""
+    """A posterior around given weights, a fifth of them pruned. `scaled`: inputs, if in units."""
     random = np.random.default_rng(seed)
 
     def spread(leaf):

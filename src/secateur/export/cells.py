@@ -5,7 +5,7 @@ tanh); weights are read off by evaluating parts of the body on zeros and unit ve
 counts only if the cell built from them equals the body on random inputs.
 
     GRU:   z = σ(W_z x + R_z h + b_z)      r = σ(W_r x + R_r h + b_r)
-           n = tanh(W_n x + b_n + r ∘ (R_n h + c_n))      or      tanh(W_n x + b_n + R_n (r ∘ h) + c_n)
+           n = tanh(W_n x + b_n + r ∘ (R_n h + c_n)),  or with R_n (r ∘ h) + c_n
            h ← (1 − z) ∘ n + z ∘ h
     LSTM:  i, o, f = σ(W x + R h + b)      g = tanh(W_g x + R_g h + b_g)
            c ← f ∘ c + i ∘ g               h ← o ∘ tanh(c)

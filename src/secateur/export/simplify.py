@@ -138,10 +138,11 @@ def _no_bound(graph: Graph, node: Node) -> bool:
     if node.op not in bounds:
         return False
     for bound, other in (node.inputs, node.inputs[::-1]):
-        if isinstance(bound, Constant) and bound.number == bounds[node.op]:
-            if isinstance(other, Value) and other.shape == node.output.shape:
-                graph.replace(node.output, other)
-                return True
+        if not isinstance(bound, Constant) or not isinstance(other, Value):
+            continue
+        if bound.number == bounds[node.op] and other.shape == node.output.shape:
+            graph.replace(node.output, other)
+            return True
     return False
 
 

@@ -99,7 +99,9 @@ def write_pool(writer: Writer, node: Node, x: str) -> str:
     if attributes["kind"] == "max":
         return writer.op("MaxPool", [x], **options)
     mean = writer.op("AveragePool", [x], count_include_pad=1, **options)
-    return mean if attributes["kind"] == "mean" else writer.op("Mul", [mean, writer.number(prod(size))])  # fmt: skip
+    if attributes["kind"] == "mean":
+        return mean
+    return writer.op("Mul", [mean, writer.number(prod(size))])
 
 
 def write_recurrent(writer: Writer, node: Node) -> list[str]:

@@ -153,9 +153,9 @@ def _softmax(graph: Graph, node: Node, makers: dict, users: dict) -> bool:
 def _spread_reduction(atom: Atom, makers: dict, kind: str) -> Node | None:
     """The reduction whose result, with its axes kept, is read; None if it is anything else."""
     reshape = makers.get(atom)
-    node = (
-        makers.get(reshape.inputs[0]) if reshape is not None and reshape.op == "reshape" else None
-    )
+    if reshape is None or reshape.op != "reshape":
+        return None
+    node = makers.get(reshape.inputs[0])
     if node is None or node.op != "reduce" or node.attributes["kind"] != kind:
         return None
     kept = [1 if a in node.attributes["axes"] else n for a, n in enumerate(node.inputs[0].shape)]
@@ -218,7 +218,9 @@ def _flattened_in_other_order(graph: Graph, node: Node, makers: dict, users: dic
     if node.op != "linear" or not isinstance(node.inputs[0], Value):
         return False
     reshape = makers.get(node.inputs[0])
-    transpose = makers.get(reshape.inputs[0]) if reshape and reshape.op == "reshape" else None
+    if reshape is None or reshape.op != "reshape":
+        return False
+    transpose = makers.get(reshape.inputs[0])
     if transpose is None or transpose.op != "transpose" or transpose.attributes["order"][0] != 0:
         return False
     if any(len(users[n.output]) != 1 or n.output in graph.outputs for n in (reshape, transpose)):

@@ -45,7 +45,7 @@ class Answer:
 
 
 def can_have_moments(trained: Any) -> bool:
-    """Whether mean and variance travel through a model, and it is small enough to write that out."""
+    """Whether moments travel through a model that is small enough to write them out."""
     return not draws(trained.model.inference) and count(trained.beliefs).total <= _SMALL
 
 
@@ -108,17 +108,15 @@ def _is_floating(leaf: Any) -> bool:
 def _outputs(trained: Any, likelihood: Any, value: Any, deviation: bool) -> dict[str, Any]:
     """Arrays and their meanings by name, from a Normal or a plain value of the network."""
     uncertain = isinstance(value, Normal)
-    centre, variance = (value.mean, value.variance) if uncertain else (value, None)
+    centre: Any = value.mean if uncertain else value
+    variance: Any = value.variance if uncertain else None
     how = _BY_MOMENTS if uncertain else _BY_MEANS
     if isinstance(likelihood, CategoricalLikelihood):
-        chances = (
-            expected_softmax(centre, variance) if uncertain else jax.nn.softmax(centre, axis=-1)
-        )
+        chances = expected_softmax(centre, variance) if uncertain else jax.nn.softmax(centre)
         return {"probabilities": (chances, f"of the classes, {how}")}
     if isinstance(likelihood, BernoulliLikelihood):
-        chances = (
-            expectation(jax.nn.sigmoid, centre, variance) if uncertain else jax.nn.sigmoid(centre)
-        )
+        sigmoid = jax.nn.sigmoid
+        chances = expectation(sigmoid, centre, variance) if uncertain else sigmoid(centre)
         return {"probabilities": (chances, f"of a 1, {how}")}
     if isinstance(likelihood, PoissonLikelihood):
         rate = jnp.exp(centre + 0.5 * variance) if uncertain else jnp.exp(centre)
