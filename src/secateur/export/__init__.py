@@ -1,1 +1,1 @@
-"""Exports of trained models."""
+"""Small models in the forms that devices run."""

@@ -10,6 +10,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy import special
 
 from secateur.export.graph import Atom, Constant, Graph, Node, Value
+from secateur.export.integers import INTEGER
 
 __all__ = ["Numbers", "evaluate", "move", "run_frames"]
 
@@ -27,6 +28,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "rsqrt": lambda x: 1 / np.sqrt(x), "clamp": lambda low, x, high: np.clip(x, low, high),
     "select_n": lambda which, no, yes: np.where(which, yes, no),
 }  # fmt: skip
+_NOTHING = {"max": -np.inf, "sum": 0.0}
 _REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
 
@@ -44,10 +46,15 @@ class Numbers:
         """Apply a function to every element."""
         if op == "integer_pow":
             return arrays[0] ** attributes["y"]
+        if op in INTEGER:
+            return INTEGER[op](*arrays, **attributes)
         return _FUNCTIONS[op](*arrays)
 
     def linear(self, x: Any, weights: np.ndarray, bias: np.ndarray | None) -> Any:
         """Return x Wᵀ + b; x has two axes."""
+        if weights.dtype.kind == "i":
+            y = x.astype(np.int64) @ weights.T.astype(np.int64)
+            return y if bias is None else y + bias
         y = x @ self.constant(weights).T
         return y if bias is None else y + self.constant(bias)
 
@@ -57,7 +64,11 @@ class Numbers:
 
 
 def evaluate(
-    graph: Graph, inputs: Sequence[Any], states: Sequence[Any] = (), arithmetic: Any = None
+    graph: Graph,
+    inputs: Sequence[Any],
+    states: Sequence[Any] = (),
+    arithmetic: Any = None,
+    watch: Callable[[Value, Any], None] = lambda value, array: None,
 ) -> tuple[list[Any], list[Any]]:
     """Take all steps.
 
@@ -66,6 +77,7 @@ def evaluate(
         inputs: an array for each of its inputs.
         states: an array for each of its states.
         arithmetic: what numbers are; by default float64.
+        watch: called with every intermediate result.
 
     Returns:
         Its outputs, and the states after the call.
@@ -84,13 +96,15 @@ def evaluate(
         operands = [read(a) for a in node.inputs]
         if node.op == "recurrent":
             values.update(zip(node.outputs, _loop(node, operands, numbers), strict=True))
-        elif node.op in ("linear", "conv", "pool", "reduce"):
+        elif node.op in ("linear", "conv", "pool", "reduce", "pad"):
             values[node.output] = _compute(node, whole(node.inputs[0]), numbers)
         elif move(node, [whole(a) for a in node.inputs]) is not None:
             values[node.output] = move(node, [whole(a) for a in node.inputs])
         else:
             result = numbers.elementwise(node.op, node.attributes, *operands)
             values[node.output] = np.broadcast_to(result, node.output.shape)
+        for value in node.outputs:
+            watch(value, values[value])
     return [whole(a) for a in graph.outputs], [whole(s.after) for s in graph.states]
 
 
@@ -111,9 +125,16 @@ def move(node: Node, arrays: Sequence[Any]) -> Any:
         return np.flip(x, attributes["axes"])
     if node.op == "concatenate":
         return np.concatenate(arrays, attributes["axis"])
-    if node.op == "pad":
-        return np.pad(x, attributes["padding"], constant_values=attributes["value"])
     return None
+
+
+def padded(x: Any, padding: Sequence[tuple[int, int]], value: Any) -> Any:
+    """An array with something around it."""
+    shape = [n + a + b for n, (a, b) in zip(x.shape, padding, strict=True)]
+    result = np.full(shape, value, x.dtype)
+    inner = (slice(a, a + n) for n, (a, _) in zip(x.shape, padding, strict=True))
+    result[tuple(inner)] = x
+    return result
 
 
 def windows(x: Any, size: Sequence[int], strides: Sequence[int], dilation: Sequence[int]) -> Any:
@@ -132,29 +153,40 @@ def _compute(node: Node, x: Any, numbers: Any) -> Any:
         return flat.reshape(node.output.shape)
     if node.op == "conv":
         return _convolve(node, x, numbers)
+    if node.op == "pad":
+        return padded(x, attributes["padding"], _filling(attributes["value"], numbers))
     if node.op == "reduce":
         for axis in sorted(attributes["axes"], reverse=True):
             x = numbers.reduce(attributes["kind"], x, axis)
         return x
-    nothing = -np.inf if attributes["kind"] == "max" else 0
-    x = np.pad(x, attributes["padding"], constant_values=nothing)
+    x = padded(x, attributes["padding"], _filling(_NOTHING[attributes["kind"]], numbers, x))
     rank = x.ndim
     found = windows(x, attributes["window"], attributes["strides"], (1,) * rank)
     return numbers.reduce(attributes["kind"], found.reshape(*found.shape[:rank], -1), rank)
+
+
+def _filling(value: float, numbers: Any, x: Any = None) -> Any:
+    """What stands around an array, as the arithmetic has it."""
+    if x is not None and x.dtype.kind == "i":
+        return max(value, np.iinfo(x.dtype).min)
+    return numbers.constant(np.array(float(value))).item()
 
 
 def _convolve(node: Node, x: Any, numbers: Any) -> Any:
     """As a product with weights of all windows, group by group."""
     attributes, weights = node.attributes, node.attributes["weights"]
     rank = x.ndim
+    zero = 0 if x.dtype.kind == "i" else _filling(0.0, numbers)
     if attributes["channels_last"]:
         x = np.moveaxis(x, -1, 1)
     if any(s != 1 for s in attributes["stretch"]):
         size = [(n - 1) * s + 1 for n, s in zip(x.shape[2:], attributes["stretch"], strict=True)]
-        spread = np.zeros((*x.shape[:2], *size), x.dtype)
-        spread[(..., *(slice(None, None, s) for s in attributes["stretch"]))] = x
+        spread = np.full((*x.shape[:2], *size), zero, x.dtype)
+        places = tuple(slice(None, None, s) for s in attributes["stretch"])
+        spread[:, :, *places] = x
         x = spread
-    x = np.pad(x, [(0, 0), (0, 0), *((max(a, 0), max(b, 0)) for a, b in attributes["padding"])])
+    edges = [(max(a, 0), max(b, 0)) for a, b in attributes["padding"]]
+    x = padded(x, [(0, 0), (0, 0), *edges], zero)
     cut = [slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(
         attributes["padding"], x.shape[2:], strict=True)]  # fmt: skip
     x = x[(slice(None), slice(None), *cut)]

@@ -94,11 +94,12 @@ class _Lowering:
         results = rule(node, operands)
         return results if isinstance(results, list) else [results]
 
-    def add(self, op: str, inputs: Sequence[Atom], shape: Any, dtype: Any, node: Any = None, **attributes: Any) -> Value:  # fmt: skip
+    def add(
+        self, op: str, inputs: Sequence[Atom], shape: Any, dtype: Any, node: Any, **attributes: Any
+    ) -> Value:
         """Add a step with one result."""
         value = Value(shape, dtype)
-        where = node.where if node is not None else ""
-        self.nodes.append(Node(op, list(inputs), [value], attributes, where))
+        self.nodes.append(Node(op, list(inputs), [value], attributes, node.where))
         return value
 
     def like(self, op: str, inputs: Sequence[Atom], node: Any, **attributes: Any) -> Value:
@@ -204,7 +205,7 @@ class _Lowering:
             stretch=tuple(params["lhs_dilation"]), groups=params["feature_group_count"],
         )  # fmt: skip
         if order == (0, 1, *spatial):
-            y = self.moved(y, np.argsort(numbers.out_spec), node)
+            y = self.moved(y, np.argsort(numbers.out_spec).tolist(), node)
         return y
 
     def _window(self, node: Any, operands: list[Atom]) -> Atom:
@@ -263,7 +264,8 @@ class _Lowering:
 
     def _split(self, node: Any, operands: list[Atom]) -> list[Atom]:
         (x,) = operands
-        axis, start, parts = node.eqn.params["axis"], 0, []
+        axis, start = node.eqn.params["axis"], 0
+        parts: list[Atom] = []
         for slot, size in zip(node.outputs, node.eqn.params["sizes"], strict=True):
             starts, limits = [0] * len(x.shape), list(x.shape)
             starts[axis], limits[axis] = start, start + size
@@ -301,8 +303,8 @@ class _Lowering:
     def _scan(self, node: Any, operands: list[Atom]) -> list[Atom]:
         eqn = node.eqn
         num_consts, num_carry = compat.scan_counts(eqn)
-        consts = operands[:num_consts]
-        carry, stacked = operands[num_consts : num_consts + num_carry], operands[num_consts + num_carry :]  # fmt: skip
+        consts, rest = operands[:num_consts], operands[num_consts:]
+        carry, stacked = rest[:num_carry], rest[num_carry:]
         body = compat.open_jaxpr(eqn.params["jaxpr"])
         if self.by_frame:
             return self.frame(node, body, consts, carry, stacked)
@@ -326,7 +328,7 @@ class _Lowering:
         )  # fmt: skip
         return made
 
-    def frame(self, node, body, consts, carry, stacked) -> list[Atom]:
+    def frame(self, node: Any, body: Any, consts: Any, carry: Any, stacked: Any) -> list[Atom]:
         """The body of a loop over one frame, in the loop's place."""
         if node.eqn.params["length"] != 1 or node.eqn.params["reverse"]:
             raise ExportError(
@@ -339,7 +341,8 @@ class _Lowering:
             )
         starts = [Value(a.shape, a.dtype) for a in carry]
         frames = [self.reshaped(a, a.shape[1:], node) for a in stacked]
-        results = self.run(*body, [*consts, *starts, *frames])
+        jaxpr, jaxpr_consts = body
+        results = self.run(jaxpr, jaxpr_consts, [*consts, *starts, *frames])
         after, made = results[: len(carry)], results[len(carry) :]
         self.states += [
             State(before, a, np.array(initial.full()))

@@ -14,14 +14,20 @@ __all__ = ["simplify"]
 _AFFINE = {"add", "sub", "mul", "div"}
 
 
-def simplify(graph: Graph) -> Graph:
+def simplify(graph: Graph, *, input_factors: bool = True) -> Graph:
     """Change a graph in place to one of fewer steps with the same results, and return it.
 
     A factor before or after a product with weights, and a term after it, become part of weights
     and bias. A shift *before* stays: x − m is exact in floating point where x and m are large and
     close to each other, and would no longer be so after multiplying out.
+
+    Args:
+        graph: to be changed.
+        input_factors: whether factors of the inputs go into weights, too. Where one step for all
+            inputs is wanted, as in integers, they had better be of one size.
     """
-    while _pass(graph):
+    kept = set() if input_factors else _scaled_inputs(graph)
+    while _pass(graph, kept):
         graph.drop_unread()
     for node in graph.nodes:
         if node.op == "recurrent":
@@ -29,14 +35,26 @@ def simplify(graph: Graph) -> Graph:
     return graph
 
 
-def _pass(graph: Graph) -> bool:
+def _scaled_inputs(graph: Graph) -> set[Value]:
+    """The inputs, and what shifting and scaling makes of them."""
+    found = set(graph.inputs)
+    for node in graph.nodes:
+        operand = _operand(node)
+        if operand is not None and operand[0] in found:
+            found.add(node.output)
+    return found
+
+
+def _pass(graph: Graph, kept: set[Value]) -> bool:
     makers = {node.output: node for node in graph.nodes if len(node.outputs) == 1}
     users = graph.users()
     read = {a for a in graph.results() if isinstance(a, Value)}
     for node in graph.nodes:
         if _into_weights_before(graph, node, makers, users, read):
             return True
-        if _into_weights_after(graph, node, makers, users, read) or _moves(graph, node, makers):
+        if _into_weights_after(node, makers, users, read | kept):
+            return True
+        if _moves(graph, node, makers):
             return True
         if _no_bound(graph, node):
             return True
@@ -106,7 +124,7 @@ def _into_weights_before(graph, node, makers, users, read) -> bool:
     return True
 
 
-def _into_weights_after(graph, node, makers, users, read) -> bool:
+def _into_weights_after(node, makers, users, read) -> bool:
     """A factor before a product with weights."""
     if node.op not in ("linear", "conv"):
         return False

@@ -1,1 +1,1 @@
-"""Exports of trained models."""
+"""C99 source text."""

@@ -1,0 +1,461 @@
+"""A graph in integers: weights of eight bits or fewer, activations of eight or sixteen.
+
+How many bits a weight needs is known: rounding to a step s adds the variance s²/12, and the
+posterior says how much variance σ² there is anyway. With
+
+    noise = mean of (s²/12)/σ² over the weights that are left
+
+the free energy rises by about half the noise per weight; a step of √12·σ is a noise of 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from secateur.export.c.runtime import multiplier_and_shift
+from secateur.export.evaluate import Numbers, evaluate
+from secateur.export.graph import ELEMENTWISE, Atom, Constant, Graph, Node, State, Value
+from secateur.export.models import ModelGraph
+
+__all__ = ["MODES", "Quantised", "TensorBits", "quantise"]
+
+MODES = {"int8": np.int8, "int16x8": np.int16}
+_LEAST_BITS, _MOST_BITS = 2, 8
+_TANH, _SIGMOID = 1 / 4096, 1 / 2048  # steps of the arguments of tanh_q15 and sigmoid_q15
+_Q15 = 1 / 32768
+_HEADROOM = {"int8": 1.0, "int16": 2.0}  # how far beyond the rows that were seen
+
+
+@dataclass(frozen=True)
+class TensorBits:
+    """How one product's weights were rounded.
+
+    Attributes:
+        weights: how many are left.
+        bits: of each.
+        step: between neighbours, in the graph's units.
+        noise: mean of (step²/12)/σ².
+    """
+
+    weights: int
+    bits: int
+    step: float
+    noise: float
+
+    @property
+    def steps_of_posterior(self) -> float:
+        """Return √12·σ in steps: above 1, rounding is finer than what the posterior knows."""
+        return float(1 / np.sqrt(self.noise)) if self.noise else float("inf")
+
+
+@dataclass(frozen=True, eq=False)
+class Quantised:
+    """A graph in integers.
+
+    Attributes:
+        graph: the steps; floats come in and go out.
+        tensors: how each product's weights were rounded.
+        weights: the rounded weights of each product, in the graph's units.
+        mode: "int8" or "int16x8".
+        in_floats: steps that stayed in floating point.
+    """
+
+    graph: Graph
+    tensors: list[TensorBits]
+    weights: list[np.ndarray]
+    mode: str
+    in_floats: list[str]
+
+
+def quantise(model: ModelGraph, mode: str, *, most_noise: float = 0.1) -> Quantised:
+    """Round a model's weights and activations to integers.
+
+    Args:
+        model: with example rows, which say how large activations become.
+        mode: "int8" for activations of 8 bits where they meet weights, "int16x8" for 16 bits.
+        most_noise: weights get as few bits, up to 8, as keep their noise below this.
+    """
+    if mode not in MODES:
+        raise ValueError(f"quantise={mode!r}. Supported: {', '.join(MODES)}.")
+    return _Quantiser(model, mode, most_noise).run()
+
+
+def bits_for(weights: np.ndarray, deviations: np.ndarray, most_noise: float) -> TensorBits:
+    """The fewest bits whose rounding adds little to what the posterior leaves open."""
+    live = weights != 0
+    if not live.any():
+        return TensorBits(0, _LEAST_BITS, 1.0, 0.0)
+    largest = float(np.max(np.abs(weights)))
+    sure = (deviations <= 0) & live  # certain weights: nothing is known of what they allow
+    precision = np.mean(1 / deviations[live & ~sure] ** 2) if (live & ~sure).any() else np.inf
+    for bits in range(_LEAST_BITS, _MOST_BITS + 1):
+        step = largest / (2 ** (bits - 1) - 1)
+        noise = float(step**2 / 12 * precision)
+        if noise <= most_noise:
+            break
+    return TensorBits(int(live.sum()), bits, step, noise if np.isfinite(noise) else 0.0)
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """A value in integers: value × scale."""
+
+    value: Value
+    scale: float
+
+
+class _Quantiser:
+    def __init__(self, model: ModelGraph, mode: str, most_noise: float) -> None:
+        self.source, self.mode, self.most_noise = model, mode, most_noise
+        self.graph = model.graph
+        self.largest = _largest(model)
+        self.users = self.graph.users()
+        self.nodes: list[Node] = []
+        self.whole: dict[Value, _Whole] = {}
+        self.floats: dict[Value, Atom] = {}
+        self.operands: dict[Value, _Whole] = {}
+        self.tensors: list[TensorBits] = []
+        self.weights: list[np.ndarray] = []
+        self.in_floats: list[str] = []
+        self.deviations = iter(model.deviations)
+        self.groups = _univariate(self.graph)
+
+    def run(self) -> Quantised:
+        (source,) = self.graph.inputs
+        self.floats[source] = source
+        states = []
+        for state in self.graph.states:
+            scale = self.step(state.before, np.int16, state.after)
+            before = Value(state.before.shape, np.int16)
+            self.whole[state.before] = _Whole(before, scale)
+            states.append((state, before, scale))
+        for node in self.graph.nodes:
+            self.take(node)
+        output = self.graph.outputs[0]
+        result = self.in_float(output)
+        after = [self.at_scale(s.after, scale, np.int16) for s, _, scale in states]
+        made = [
+            State(before, end, np.rint(s.initial / scale).astype(np.int16))
+            for (s, before, scale), end in zip(states, after, strict=True)
+        ]
+        graph = Graph([source], [result], self.nodes, made)
+        graph.drop_unread()
+        return Quantised(graph, self.tensors, self.weights, self.mode, self.in_floats)
+
+    # --- values -----------------------------------------------------------------------------------
+
+    def add(self, op: str, inputs: list[Atom], shape: Any, dtype: Any, **attributes: Any) -> Value:
+        value = Value(shape, dtype)
+        self.nodes.append(Node(op, inputs, [value], attributes))
+        return value
+
+    def step(self, value: Atom, dtype: Any, other: Atom | None = None) -> float:
+        """The step at which a value of this size fits."""
+        limit = np.iinfo(dtype)
+        size = max(self.largest.get(v, 0.0) for v in (value, other) if isinstance(v, Value))
+        return max(size, 1e-6) * _HEADROOM[np.dtype(dtype).name] / limit.max
+
+    def rescaled(self, whole: _Whole, scale: float, dtype: Any, low: int | None = None) -> _Whole:
+        limit = np.iinfo(dtype)
+        low = int(limit.min) if low is None else low
+        if np.isclose(whole.scale, scale, rtol=1e-12) and whole.value.dtype == dtype and low < 0:
+            return whole
+        multiplier, shift = multiplier_and_shift(whole.scale / scale)
+        limits = {"multiplier": multiplier, "shift": shift, "low": low, "high": int(limit.max)}
+        value = self.add("requantise", [whole.value], whole.value.shape, dtype, **limits)
+        return _Whole(value, scale)
+
+    def in_float(self, atom: Atom) -> Atom:
+        if isinstance(atom, Constant):
+            return atom
+        if atom not in self.floats:
+            whole = self.whole[atom]
+            self.floats[atom] = self.add(
+                "dequantise", [whole.value], atom.shape, np.float32, scale=float(whole.scale)
+            )
+        return self.floats[atom]
+
+    def in_whole(self, atom: Value, dtype: Any = np.int16) -> _Whole:
+        """The value in integers; quantised now if it was not."""
+        if atom not in self.whole:
+            scale, limit = self.step(atom, dtype), np.iinfo(dtype)
+            value = self.add("quantise", [self.floats[atom]], atom.shape, dtype,
+                             inverse=float(np.float32(1 / scale)), low=int(limit.min),
+                             high=int(limit.max))  # fmt: skip
+            self.whole[atom] = _Whole(value, scale)
+        return self.whole[atom]
+
+    def at_scale(self, atom: Atom, scale: float, dtype: Any) -> Atom:
+        if isinstance(atom, Constant):
+            return Constant(np.rint(atom.array / scale).astype(dtype), atom.shape)
+        return self.rescaled(self.in_whole(atom), scale, dtype).value
+
+    def operand(self, atom: Value) -> _Whole:
+        """A value as it meets weights."""
+        if atom not in self.operands:
+            dtype = MODES[self.mode]
+            whole = self.in_whole(atom, dtype)
+            if whole.value.dtype != dtype:
+                whole = self.rescaled(whole, self.step(atom, dtype), dtype)
+            self.operands[atom] = whole
+        return self.operands[atom]
+
+    def wanted(self, value: Value) -> tuple[float, Any]:
+        """The step and type that the readers of a value ask for."""
+        readers = self.users.get(value, [])
+        ops = {n.op for n in readers}
+        if value not in self.graph.results():
+            if ops == {"tanh"}:
+                return _TANH, np.int16
+            if ops == {"logistic"}:
+                return _SIGMOID, np.int16
+            if ops and ops <= {"linear", "conv"}:
+                return self.step(value, MODES[self.mode]), MODES[self.mode]
+        return self.step(value, np.int16), np.int16
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def take(self, node: Node) -> None:
+        operands = [a for a in node.inputs if isinstance(a, Value)]
+        if node.op in ("linear", "conv"):
+            self.product(node)
+        elif node.output in self.groups.inner:
+            return  # part of a function that is looked up as a whole
+        elif node.output in self.groups.looked_up:
+            self.lookup(node)
+        elif all(a not in self.whole for a in operands):
+            self.float_step(node)
+        elif node.op in ("reshape", "transpose", "slice", "reverse", "expand"):
+            whole = self.in_whole(operands[0])
+            value = self.add(node.op, [whole.value], node.output.shape, whole.value.dtype,
+                             **node.attributes)  # fmt: skip
+            self.whole[node.output] = _Whole(value, whole.scale)
+        elif node.op in ("tanh", "logistic"):
+            self.gate(node)
+        elif node.op == "max" and _zero(node):
+            self.relu(node, operands[0])
+        elif node.op in ("add", "sub", "mul", "div", "neg") and self.arithmetic(node):
+            return
+        elif node.op in ("pool", "reduce") and node.attributes["kind"] in ("sum", "max"):
+            self.gathered(node)
+        else:
+            self.float_step(node)
+
+    def float_step(self, node: Node) -> None:
+        inputs = [self.in_float(a) for a in node.inputs]
+        if any(isinstance(a, Value) and a in self.whole for a in node.inputs):
+            self.in_floats.append(node.op)
+        self.floats[node.output] = self.add(
+            node.op, inputs, node.output.shape, node.output.dtype, **node.attributes
+        )
+
+    def product(self, node: Node) -> None:
+        x = self.operand(node.inputs[0])  # type: ignore[arg-type]
+        weights = node.attributes["weights"]
+        found = bits_for(weights, next(self.deviations), self.most_noise)
+        self.tensors.append(found)
+        rounded = np.rint(weights / found.step).astype(np.int8)
+        self.weights.append(rounded * found.step)
+        scale = x.scale * found.step
+        bias = node.attributes["bias"]
+        offset = None if bias is None else np.rint(bias / scale).astype(np.int32)
+        attributes = node.attributes | {"weights": rounded, "bias": offset}
+        total = self.add(node.op, [x.value], node.output.shape, np.int32, **attributes)
+        raw = _Whole(total, scale)
+        relu = self.only_relu(node.output)
+        if relu is not None:
+            step, dtype = self.wanted(relu.output)
+            self.whole[relu.output] = self.rescaled(raw, step, dtype, low=0)
+            self.whole[node.output] = raw
+        elif node.output is self.graph.outputs[0] and not self.users.get(node.output):
+            self.whole[node.output] = raw  # 32 bits go straight to the output
+        else:
+            step, dtype = self.wanted(node.output)
+            self.whole[node.output] = self.rescaled(raw, step, dtype)
+
+    def only_relu(self, value: Value) -> Node | None:
+        readers = self.users.get(value, [])
+        if len(readers) == 1 and readers[0].op == "max" and _zero(readers[0]):
+            return readers[0]
+        return None
+
+    def relu(self, node: Node, x: Value) -> None:
+        if node.output in self.whole:
+            return  # done with the product before it
+        step, dtype = self.wanted(node.output)
+        self.whole[node.output] = self.rescaled(self.in_whole(x), step, dtype, low=0)
+
+    def gate(self, node: Node) -> None:
+        scale = _TANH if node.op == "tanh" else _SIGMOID
+        x = self.rescaled(self.in_whole(node.inputs[0]), scale, np.int16)  # type: ignore[arg-type]
+        op = "tanh_q15" if node.op == "tanh" else "sigmoid_q15"
+        value = self.add(op, [x.value], node.output.shape, np.int16)
+        self.whole[node.output] = _Whole(value, _Q15)
+
+    def arithmetic(self, node: Node) -> bool:
+        """Sums and products; returns whether it was one that integers can do."""
+        step, dtype = self.wanted(node.output)
+        shape = node.output.shape
+        known = [a for a in node.inputs if isinstance(a, Constant)]
+        if node.op == "neg" or (known and node.op in ("mul", "div")):
+            factor = -1.0 if node.op == "neg" else _factor(node)
+            value = next(a for a in node.inputs if isinstance(a, Value))
+            if factor is None or factor <= 0 or (node.op == "div" and value is not node.inputs[0]):
+                return False
+            whole = self.in_whole(value)
+            self.whole[node.output] = self.rescaled(
+                _Whole(whole.value, whole.scale * factor), step, dtype
+            )
+            return True
+        if node.op == "mul":
+            a, b = (self.in_whole(v) for v in node.inputs)  # type: ignore[arg-type]
+            if a.value.dtype.itemsize + b.value.dtype.itemsize > 4:
+                a, b = (self.rescaled(w, self.step(v, np.int16), np.int16)
+                        for w, v in zip((a, b), node.inputs, strict=True))  # fmt: skip
+            product = self.add("mul", [a.value, b.value], shape, np.int32)
+            self.whole[node.output] = self.rescaled(_Whole(product, a.scale * b.scale), step, dtype)
+            return True
+        if node.op == "div":
+            return False
+        terms = [self.at_scale(a, step, np.int32) for a in node.inputs]
+        total = self.add(node.op, terms, shape, np.int32)
+        limit = np.iinfo(dtype)
+        ends = (np.full((1,) * len(shape), end, np.int32) for end in (limit.min, limit.max))
+        low, high = map(Constant.of, ends)
+        value = self.add("clamp", [low, total, high], shape, dtype)
+        self.whole[node.output] = _Whole(value, step)
+        return True
+
+    def gathered(self, node: Node) -> None:
+        x = self.in_whole(node.inputs[0])  # type: ignore[arg-type]
+        kind = node.attributes["kind"]
+        dtype = np.int32 if kind == "sum" else x.value.dtype
+        value = self.add(node.op, [x.value], node.output.shape, dtype, **node.attributes)
+        whole = _Whole(value, x.scale)
+        if kind == "sum":
+            step, kept = self.wanted(node.output)
+            whole = self.rescaled(whole, step, kept)
+        self.whole[node.output] = whole
+
+    def lookup(self, node: Node) -> None:
+        """A function of one value, as a table."""
+        root, nodes = self.groups.looked_up[node.output]
+        x = self.rescaled(self.in_whole(root), self.step(root, np.int16), np.int16)
+        places = np.arange(257) * 256 - 32768
+        values: dict[Value, Any] = {root: places * x.scale}
+        numbers = Numbers()
+        for step in nodes:
+            arguments = [values[a] if isinstance(a, Value) else a.number for a in step.inputs]
+            values[step.output] = numbers.elementwise(step.op, step.attributes, *arguments)
+        scale, dtype = self.wanted(node.output)
+        limit = np.iinfo(dtype)
+        table = np.clip(np.rint(values[node.output] / scale), limit.min, limit.max).astype(int)
+        value = self.add("lookup", [x.value], node.output.shape, dtype, table=tuple(table.tolist()))
+        self.whole[node.output] = _Whole(value, scale)
+
+
+def _zero(node: Node) -> bool:
+    return any(isinstance(a, Constant) and a.number == 0 for a in node.inputs)
+
+
+def _factor(node: Node) -> float | None:
+    constant = next(a for a in node.inputs if isinstance(a, Constant))
+    if constant.number is None:
+        return None
+    return constant.number if node.op == "mul" else 1 / constant.number
+
+
+def _largest(model: ModelGraph) -> dict[Value, float]:
+    """The largest size of every value over the example rows."""
+    graph = model.graph
+    largest: dict[Value, float] = {}
+
+    def note(value: Value, array: Any) -> None:
+        size = float(np.max(np.abs(np.asarray(array, np.float64)), initial=0.0))
+        largest[value] = max(largest.get(value, 0.0), size)
+
+    for row in model.rows[:256]:
+        frames = row.reshape(-1, *graph.inputs[0].shape)
+        states: list[Any] = [s.initial for s in graph.states]
+        for frame in frames:
+            for state, value in zip(graph.states, states, strict=True):
+                note(state.before, value)
+            _, states = evaluate(graph, [frame], states, watch=note)
+            note(graph.inputs[0], frame)
+    return largest
+
+
+@dataclass(frozen=True, eq=False)
+class _Groups:
+    """Functions of one value that are looked up.
+
+    Attributes:
+        looked_up: by result, the value that it is a function of, and the steps.
+        inner: results of steps inside such functions only.
+    """
+
+    looked_up: dict[Value, tuple[Value, list[Node]]]
+    inner: set[Value]
+
+
+_OWN = {"tanh", "logistic", "add", "sub", "mul", "neg"}
+
+
+def _univariate(graph: Graph) -> _Groups:
+    """Chains of elementwise steps that make one function of one value, beyond what integers do."""
+    users = graph.users()
+    results = set(graph.results())
+    found: dict[Value, tuple[Value, list[Node]]] = {}
+    for node in graph.nodes:
+        if node.op not in ELEMENTWISE:
+            continue
+        if any(isinstance(a, Constant) and a.number is None for a in node.inputs):
+            continue
+        values = [a for a in node.inputs if isinstance(a, Value)]
+        parts = [found.get(v, (v, [])) for v in values]
+        roots = {root for root, _ in parts}
+        if len(roots) != 1 or any(v.shape != node.output.shape for v in values):
+            continue
+        steps = [s for _, steps in parts for s in steps]
+        found[node.output] = (parts[0][0], [*dict.fromkeys(steps), node])
+    looked_up, inner = {}, set()
+    for value, (root, steps) in found.items():
+        readers = users.get(value, [])
+        outside = value in results or any(
+            r.output not in found or found[r.output][0] is not root for r in readers
+        )
+        simple = len(steps) == 1 and (steps[0].op in _OWN or _is_relu(steps[0]))
+        if not outside or simple or root is graph.inputs[0] or root.dtype.kind != "f":
+            continue
+        last = steps[-1]
+        affine = len(steps) > 1 and last.op in ("add", "sub", "neg")
+        if affine and _read_outside(last, found, users, root):
+            continue  # 1 − z of a gate that is there anyway
+        looked_up[value] = (root, steps)
+        inner |= {s.output for s in steps[:-1]}
+    needed = {v for v in inner if _needed_elsewhere(v, looked_up, inner, users, results)}
+    return _Groups(looked_up, inner - needed - set(looked_up))
+
+
+def _is_relu(node: Node) -> bool:
+    return node.op == "max" and _zero(node)
+
+
+def _read_outside(node: Node, found: dict, users: dict, root: Value) -> bool:
+    """Whether the operand of an affine step is read by others, and so is there anyway."""
+    value = next(a for a in node.inputs if isinstance(a, Value))
+    return any(
+        r is not node and (r.output not in found or found[r.output][0] is not root)
+        for r in users.get(value, [])
+    )
+
+
+def _needed_elsewhere(
+    value: Value, looked_up: dict, inner: set[Value], users: dict, results: set
+) -> bool:
+    if value in results:
+        return True
+    return any(r.output not in inner and r.output not in looked_up for r in users.get(value, []))
