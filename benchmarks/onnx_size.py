@@ -37,7 +37,9 @@ def trained(network, params) -> Trained:
     )  # fmt: skip
 
 
-def pair(inputs: int, hidden: tuple[int, ...], outputs: int, keep: float) -> tuple[Trained, Trained]:
+def pair(
+    inputs: int, hidden: tuple[int, ...], outputs: int, keep: float
+) -> tuple[Trained, Trained]:
     """A wide network of which all but a share of the units has weights of 0, and what is left."""
     small = sc.networks.Dense(inputs, tuple(max(1, round(keep * n)) for n in hidden), outputs)
     wide = sc.networks.Dense(inputs, hidden, outputs)
@@ -47,7 +49,9 @@ def pair(inputs: int, hidden: tuple[int, ...], outputs: int, keep: float) -> tup
     for layer, units in zip(params["layers"], (*hidden, outputs), strict=True):
         rows, columns = layer["weights"].shape
         weights = jnp.zeros((before, units)).at[:rows, :columns].set(layer["weights"])
-        layers.append({"weights": weights, "bias": jnp.zeros(units).at[:columns].set(layer["bias"])})
+        layers.append(
+            {"weights": weights, "bias": jnp.zeros(units).at[:columns].set(layer["bias"])}
+        )
         before = units
     return trained(wide, {"layers": layers}), trained(small, params)
 
@@ -84,7 +88,9 @@ def main() -> None:
             for model, path in zip(models, paths, strict=True)
         ]
         runs = [session(path).run for path in paths]
-        difference = float(np.abs(runs[0](None, {"inputs": x})[0] - runs[1](None, {"inputs": x})[0]).max())
+        difference = float(
+            np.abs(runs[0](None, {"inputs": x})[0] - runs[1](None, {"inputs": x})[0]).max()
+        )
         rounds = [
             [seconds_per_row(run, x, options.calls) for run in runs] for _ in range(5)
         ]  # in turns, so that both meet the same machine

@@ -57,9 +57,7 @@ class ModelGraph:
         return np.stack([np.ravel(r) for r in results])
 
 
-def model_graph(
-    trained: Trained, inputs: Any = None, *, input_factors: bool = True
-) -> ModelGraph:
+def model_graph(trained: Trained, inputs: Any = None, *, input_factors: bool = True) -> ModelGraph:
     """Read the steps of a trained model at its posterior means.
 
     Args:

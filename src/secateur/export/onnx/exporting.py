@@ -15,7 +15,7 @@ from secateur import atomic
 from secateur.export.graph import ExportError
 from secateur.export.onnx import predictions
 from secateur.export.onnx.description import describe
-from secateur.export.onnx.symbols import Symbolic, lower_for_any_size
+from secateur.export.onnx.symbols import Symbolic, has_loop, lower_for_any_size
 from secateur.networks import Dense, Gru
 from secateur.propagation import UnsupportedOperation
 
@@ -127,17 +127,24 @@ def _package() -> Any:
 
 def _lowered(trained: Any, inputs: Any, deviation: bool) -> tuple[Symbolic, dict[str, str]]:
     """The graph to write, and the meanings of its outputs."""
+    shape = _shape(trained, inputs)
     plain = predictions.answer(trained, moments=False, deviation=deviation)
-    found = _with_any_length(plain, _shape(trained, inputs), trained)
-    if not deviation or _has_loop(found) or not predictions.can_have_moments(trained):
-        return found, plain.meanings
-    moments = predictions.answer(trained, moments=True, deviation=deviation)
-    shape = found.graph.inputs[0].shape[1:]
-    dtype = predictions.input_dtype(trained, moments=True)
-    try:
-        return lower_for_any_size(moments.function, shape, dtype), moments.meanings
-    except (ExportError, UnsupportedOperation):
-        return found, plain.meanings  # whose meanings say that it has no moments
+    dtype = predictions.input_dtype(trained, moments=False)
+    if has_loop(plain.function, shape, dtype):
+        if len(shape) > 1:
+            try:
+                any_length = (None, *shape[1:])
+                return lower_for_any_size(plain.function, any_length, dtype), plain.meanings
+            except (ExportError, TypeError, ValueError):
+                pass  # the length is part of the model, as in a dense layer over all frames
+    elif deviation and predictions.can_have_moments(trained):
+        moments = predictions.answer(trained, moments=True, deviation=deviation)
+        single = predictions.input_dtype(trained, moments=True)
+        try:
+            return lower_for_any_size(moments.function, shape, single), moments.meanings
+        except (ExportError, UnsupportedOperation):
+            pass  # written without, as its meanings will say
+    return lower_for_any_size(plain.function, shape, dtype), plain.meanings
 
 
 def _shape(trained: Any, inputs: Any) -> tuple[int | None, ...]:
@@ -155,19 +162,3 @@ def _shape(trained: Any, inputs: Any) -> tuple[int | None, ...]:
     if len(shape) < 2:
         raise ExportError(f"inputs have the shape {shape}. Give rows of inputs, rows first.")
     return shape[1:]
-
-
-def _with_any_length(answer: Any, shape: tuple[int | None, ...], trained: Any) -> Symbolic:
-    """Lower a function; if it loops over the first axis of a row, for any length of it."""
-    dtype = predictions.input_dtype(trained, moments=False)
-    found = lower_for_any_size(answer.function, shape, dtype)
-    if None in shape or not _has_loop(found) or len(shape) < 2:
-        return found
-    try:
-        return lower_for_any_size(answer.function, (None, *shape[1:]), dtype)
-    except (ExportError, TypeError, ValueError):
-        return found  # the length is part of the model, as in a dense layer over all frames
-
-
-def _has_loop(found: Symbolic) -> bool:
-    return any(node.op == "recurrent" for node in found.graph.nodes)

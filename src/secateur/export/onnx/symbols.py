@@ -18,7 +18,7 @@ from secateur.export.graph import Atom, Constant, ExportError, Graph, Node, Valu
 from secateur.export.lowering import lower
 from secateur.export.onnx.passes import prepare
 
-__all__ = ["Dim", "Symbolic", "lower_for_any_size"]
+__all__ = ["Dim", "Symbolic", "has_loop", "lower_for_any_size"]
 
 _ROWS = (7919, 7927)
 _FRAMES = (7907, 7901)
@@ -74,10 +74,7 @@ def lower_for_any_size(
     Raises:
         ExportError: something in it has no counterpart, or rows are not independent.
     """
-    graphs = []
-    for rows, frames in zip(_ROWS, _FRAMES, strict=True):
-        sizes = tuple(frames if n is None else n for n in shape)
-        graphs.append(prepare(lower(f, jax.ShapeDtypeStruct((rows, *sizes), dtype))))
+    graphs = [prepare(_lowered(f, shape, dtype, choice)) for choice in (0, 1)]
     try:
         return _Pair(*graphs).symbolic()
     except _Differs as error:
@@ -87,6 +84,18 @@ def lower_for_any_size(
             "for any number of them. Supported: functions of one row at a time, such as "
             "batch normalisation with running averages."
         ) from None
+
+
+def has_loop(f: Callable[[Any], Any], shape: Sequence[int | None], dtype: Any) -> bool:
+    """Whether a function loops over time; see `lower_for_any_size`."""
+    return any(node.op == "recurrent" for node in _lowered(f, shape, dtype, 0).nodes)
+
+
+def _lowered(
+    f: Callable[[Any], Any], shape: Sequence[int | None], dtype: Any, choice: int
+) -> Graph:
+    sizes = tuple(_FRAMES[choice] if n is None else n for n in shape)
+    return lower(f, jax.ShapeDtypeStruct((_ROWS[choice], *sizes), dtype))
 
 
 def length(first: int, second: int) -> Length:
