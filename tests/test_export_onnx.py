@@ -15,6 +15,7 @@ from exported import NOISE, run, trained
 from secateur.beliefs import mean
 from secateur.export.graph import ExportError
 from secateur.export.onnx import write_onnx
+from secateur.tables import Column, Encoding, Target
 
 REFUSED = ("Embed", "Attention")
 CASES = [c for c in zoo.CASES if not any(word in c.name for word in REFUSED)]
@@ -158,6 +159,35 @@ def test_a_loop_backwards_from_a_given_state_and_a_mean_over_any_time(tmp_path):
     assert_runs_like(tmp_path / "m.onnx", looping, mean(model.beliefs), x, length=1)
 
 
+def reading_out_in_the_loop(params, x):
+    """What a frame gives is computed in the loop, from the new state and the frame."""
+    network = sc.networks.Gru(2, units=4)
+    gates = params["gates"]
+
+    def step(h, x):
+        def before(gate, h):
+            return zoo.affine({"w": gate["inputs"], "b": gate["bias"]}, x) + h @ gate["state"]
+
+        r, z = (jax.nn.sigmoid(before(gates[name], h)) for name in ("reset", "update"))
+        h = (1 - z) * jnp.tanh(before(gates["candidate"], r * h)) + z * h
+        out = zoo.affine({"w": params["readout"]["weights"], "b": params["readout"]["bias"]}, h)
+        return h, jnp.exp(out) + 2.0 * x[:, :1]
+
+    start = jnp.zeros((x.shape[0], network.units))
+    return jnp.swapaxes(jax.lax.scan(step, start, jnp.swapaxes(x, 0, 1))[1], 0, 1)
+
+
+def test_a_readout_inside_the_loop(tmp_path):
+    params = sc.networks.Gru(2, units=4).init(jax.random.key(0))
+    model = trained(reading_out_in_the_loop, params)
+    x = zoo.normal(0, 3, 6, 2)
+    written = write_onnx(model, tmp_path / "m.onnx", inputs=x, deviation=False)
+    assert written.operators["GRU"] == written.operators["MatMul"] == 1
+    assert_runs_like(
+        tmp_path / "m.onnx", reading_out_in_the_loop, mean(model.beliefs), x, length=13
+    )
+
+
 def test_a_length_that_the_model_knows_stays(tmp_path):
     def f(params, x):
         weights = jnp.arange(x.shape[1], dtype=x.dtype)[None, :, None] / 10
@@ -273,6 +303,34 @@ def test_a_file_says_what_it_is(tmp_path):
     assert len(facts["weights_sha256"]) == 64
     assert again.metadata["weights_sha256"] != facts["weights_sha256"]
     assert again.size == (tmp_path / "other.onnx").stat().st_size
+
+
+def test_a_model_of_a_table_says_what_its_inputs_are(tmp_path):
+    columns = (
+        Column("age", "number", fill=3.0),
+        Column("colour", "category", ("blue", "red", "white"), "red"),
+    )
+    encoding = Encoding(columns, (Target("buys", ("no", "yes")),), "classification")
+    network = sc.networks.Dense(4, hidden=(3,), outputs=2)
+    params = network.init(jax.random.key(0))
+    model = trained(network, params, likelihood=sc.CategoricalLikelihood())
+    object.__setattr__(model, "extra", {"table": encoding.to_json()})
+    facts = write_onnx(model, tmp_path / "m.onnx", deviation=False).metadata
+    names = ["age", "colour=blue", "colour=red", "colour=white"]
+    assert json.loads(facts["input_names"]) == names
+    assert json.loads(facts["input_ranges"]) == [None, [0, 1], [0, 1], [0, 1]]
+    assert json.loads(facts["targets"]) == ["buys"]
+    assert json.loads(facts["classes"]) == ["no", "yes"]
+
+
+def test_a_model_of_which_nothing_is_left(tmp_path):
+    def constant(bias, x):
+        return jnp.broadcast_to(bias[None], (x.shape[0], 1))
+
+    model = trained(constant, jnp.full(1, 2.5))
+    write_onnx(model, tmp_path / "m.onnx", inputs=np.zeros((3, 2)), deviation=False)
+    found = run(tmp_path / "m.onnx", np.zeros((4, 2)))["mean"]
+    np.testing.assert_allclose(found, np.full((4, 1), mean(model.beliefs)), rtol=1e-6)
 
 
 def vanilla_rnn(params, x):

@@ -11,6 +11,7 @@ from math import prod
 import numpy as np
 
 from secateur.export.graph import ELEMENTWISE, Atom, Constant, Graph, Node, Value
+from secateur.export.onnx.loops import projection_into_loop, readout_after_loop
 from secateur.export.simplify import simplify
 
 __all__ = ["prepare"]
@@ -22,7 +23,7 @@ def prepare(graph: Graph) -> Graph:
         _mean(graph, node)  # before the division is folded into weights
     simplify(graph)
     _channels_first(graph)
-    for change in (_softmax, _transpose_later, _flattened_in_other_order, _projection_into_loop):
+    for change in _CHANGES:
         while _changes(graph, change):
             simplify(graph)
     return graph
@@ -238,36 +239,10 @@ def _flattened_in_other_order(graph: Graph, node: Node, makers: dict, users: dic
     return True
 
 
-def _projection_into_loop(graph: Graph, node: Node, makers: dict, users: dict) -> bool:
-    """W (A x + b): a product with weights ahead of a loop becomes part of the cell's weights.
-
-    Keras computes W x for all frames before it loops.
-    """
-    if node.op != "recurrent" or "projection" in node.attributes or len(node.inputs) != 1:
-        return False
-    x, chain = node.inputs[0], []
-    while isinstance(x, Value) and x in makers and makers[x].op in ("transpose", "reverse"):
-        chain.append(makers[x])
-        x = chain[-1].inputs[0]
-    linear = makers.get(x)
-    if linear is None or linear.op != "linear" or any(len(users[n.output]) != 1 for n in chain):
-        return False
-    weights = linear.attributes["weights"]
-    last = [n.attributes["order"][-1] for n in chain if n.op == "transpose"]
-    turned = [a for n in chain if n.op == "reverse" for a in n.attributes["axes"]]
-    rank = len(linear.output.shape)
-    if weights.shape[1] > weights.shape[0] or len(users[x]) != 1 or x in graph.outputs:
-        return False
-    if any(axis != rank - 1 for axis in last) or rank - 1 in turned:
-        return False
-    bias = linear.attributes["bias"]
-    projection = weights, np.zeros(len(weights)) if bias is None else bias
-    node.attributes["projection"] = projection
-    graph.replace(linear.output, linear.inputs[0])
-    for n in chain:  # what they move is narrower now
-        value = n.outputs[0]
-        narrow = Value((*value.shape[:-1], weights.shape[1]), value.dtype)
-        graph.replace(value, narrow)
-        n.outputs = [narrow]
-    graph.drop_unread()
-    return True
+_CHANGES = (
+    readout_after_loop,
+    _softmax,
+    _transpose_later,
+    _flattened_in_other_order,
+    projection_into_loop,
+)
