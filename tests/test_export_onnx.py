@@ -15,6 +15,7 @@ from exported import NOISE, run, trained
 from secateur.beliefs import mean
 from secateur.export.graph import ExportError
 from secateur.export.onnx import write_onnx
+from secateur.fitting.scaling import Affine, Scaling
 from secateur.tables import Column, Encoding, Target
 
 REFUSED = ("Embed", "Attention")
@@ -215,6 +216,17 @@ def test_mean_and_deviation_by_moments(activation, tmp_path):
         deviation = np.sqrt(np.asarray(truth.variance, np.float64) + noise)
         np.testing.assert_allclose(found["mean"], truth.mean, rtol=1e-5)
         np.testing.assert_allclose(found["standard_deviation"], deviation, rtol=1e-5)
+
+
+def test_inputs_far_from_zero_keep_their_digits(tmp_path):
+    """Oracle: the same standardisation in float64. Inputs are exact in float32."""
+    model = trained(lambda w, x: x @ w, jnp.ones((2, 1)), scaled=2)
+    shift, scale = np.array([1e5 + 0.1234, 3e-4]), np.array([0.5, 1e-5])
+    object.__setattr__(model, "scaling", Scaling(Affine(shift, scale), None))
+    write_onnx(model, tmp_path / "m.onnx", inputs=np.zeros((1, 2)), deviation=False)
+    x = (shift + scale * np.random.default_rng(0).normal(size=(50, 2))).astype(np.float32)
+    truth = ((x.astype(np.float64) - shift) / scale) @ np.asarray(mean(model.beliefs))
+    np.testing.assert_allclose(run(tmp_path / "m.onnx", x)["mean"], truth, atol=1e-5)
 
 
 def test_moments_of_a_convolutional_network(tmp_path):

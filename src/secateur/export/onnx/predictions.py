@@ -27,6 +27,7 @@ from secateur.quadrature import expectation
 __all__ = ["Answer", "answer", "can_have_moments", "input_dtype"]
 
 _SMALL = 20_000  # weights, up to which moments are worth their many small steps
+_NEGLIGIBLE = 1e-8  # of a column's deviation
 _BY_MEANS = "of the network at the posterior means of its weights"
 _BY_MOMENTS = "expected under the posterior of the weights, by moments"
 
@@ -81,7 +82,7 @@ def answer(trained: Any, *, moments: bool, deviation: bool) -> Answer:
 
     def function(x: Any) -> list[Any]:
         if standardise is not None:
-            x = standardise.to_standard(x)
+            x = _standardised(standardise, x)
         if moments:
             value = propagate(f, trained.model.inference)(None, beliefs, x)
             if not isinstance(value, Normal):
@@ -94,6 +95,21 @@ def answer(trained: Any, *, moments: bool, deviation: bool) -> Answer:
         return [array for array, _ in found.values()]
 
     return Answer(function, meanings)
+
+
+def _standardised(affine: Affine, x: Any) -> Any:
+    """Return (x − shift)/scale, as exactly in float32 as `predict` computes it in float64.
+
+    A shift that is large beside the scale is taken off in two parts. The first difference is exact
+    for values near it, so that rounding the shift costs nothing.
+    """
+    shift, scale = (np.asarray(p, np.float64) for p in (affine.shift, affine.scale))
+    first = shift.astype(np.float32).astype(np.float64)
+    rest = shift - first
+    x = x - _ranked(first, x)
+    if np.any(np.abs(rest) > _NEGLIGIBLE * scale):
+        x = x - _ranked(rest, x)
+    return x / _ranked(scale, x)
 
 
 def _cast(tree: Any, dtype: Any) -> Any:
@@ -125,7 +141,11 @@ def _outputs(trained: Any, likelihood: Any, value: Any, deviation: bool) -> dict
     noise = _noise_variance(trained, likelihood)
     if not deviation or (noise is None and not uncertain):
         return outputs
-    total = jnp.zeros_like(centre) if noise is None else _spread(noise, centre)
+    total = (
+        jnp.zeros_like(centre)
+        if noise is None
+        else jnp.broadcast_to(_ranked(noise, centre), centre.shape)
+    )
     total = total if variance is None else total + variance
     if noise is None:
         meaning = "of the function alone: the likelihood's noise is not known to be Gaussian"
@@ -147,7 +167,7 @@ def _noise_variance(trained: Any, likelihood: Any) -> np.ndarray | None:
     return np.where(shape > 1, scale**2 * rate / np.where(shape > 1, shape - 1, 1), np.inf)
 
 
-def _spread(noise: np.ndarray, like: Any) -> Any:
-    """Return one number per output, for every element."""
-    ranked = jnp.asarray(noise, like.dtype).reshape((1,) * (like.ndim - noise.ndim) + noise.shape)
-    return jnp.broadcast_to(ranked, like.shape)
+def _ranked(per_column: np.ndarray, like: Any) -> Any:
+    """Return numbers for the last axis with as many axes as an array has."""
+    shape = (1,) * (like.ndim - per_column.ndim) + per_column.shape
+    return jnp.asarray(per_column, like.dtype).reshape(shape)
