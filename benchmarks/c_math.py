@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 from scipy import special
 
-from secateur.export.c import runtime
-from secateur.export.device import cortex, host
-from secateur.export.device.emulator import Emulator
+from secateur.exports.c import runtime
+from secateur.exports.device import cortex, host
+from secateur.exports.device.emulator import Emulator
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from secateur.export.c import runtime
-from secateur.export.device import cortex, emulator, host
+from secateur.exports.c import runtime
+from secateur.exports.device import cortex, emulator, host
 
 HAS_CC = any(map(shutil.which, ("gcc", "cc", "clang")))
 needs_cc = pytest.mark.skipif(not HAS_CC, reason="no C compiler")

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from secateur.export.device import DeviceError, cortex, emulator, host, qemu
+from secateur.exports.device import DeviceError, cortex, emulator, host, qemu
 
 WEIGHTS = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
 BIAS = np.arange(7, dtype=np.float32) / 8 - 0.5

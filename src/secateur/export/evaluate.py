@@ -9,8 +9,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from scipy import special
 
-from secateur.export.graph import Atom, Constant, Graph, Node, Value
-from secateur.export.integers import INTEGER
+from secateur.exports.graph import Atom, Constant, Graph, Node, Value
+from secateur.exports.integers import INTEGER
 
 __all__ = ["Numbers", "evaluate", "move", "run_frames"]
 
@@ -24,6 +24,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "erfc": special.erfc, "sin": np.sin, "cos": np.cos, "sinh": np.sinh, "cosh": np.cosh,
     "asinh": np.arcsinh, "atan": np.arctan, "square": np.square, "pow": np.power, "sqrt": np.sqrt,
     "cbrt": np.cbrt, "floor": np.floor, "ceil": np.ceil, "round": np.rint,
+    "is_finite": np.isfinite,
     "rsqrt": lambda x: 1 / np.sqrt(x), "clamp": lambda low, x, high: np.clip(x, low, high),
     "select_n": lambda which, no, yes: np.where(which, yes, no),
 }  # fmt: skip

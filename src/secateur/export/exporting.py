@@ -16,16 +16,16 @@ import secateur
 from secateur import atomic
 from secateur.beliefs.trees import beliefs_in
 from secateur.distributions import Normal
-from secateur.export.c.names import check_prefix
-from secateur.export.c.writing import Labels, Source, Vectors, write_c
-from secateur.export.evaluate import Numbers
-from secateur.export.graph import ExportError
-from secateur.export.measuring import Measured, measure
-from secateur.export.models import ModelGraph, model_graph, noise_deviation
-from secateur.export.quantise import MODES, Quantised
-from secateur.export.quantise import quantise as to_integers
-from secateur.export.rounding import energy_on, rounded_model
-from secateur.export.sheet import Sheet
+from secateur.exports.c.names import check_prefix
+from secateur.exports.c.writing import Labels, Source, Vectors, write_c
+from secateur.exports.evaluate import Numbers
+from secateur.exports.graph import ExportError
+from secateur.exports.measuring import Measured, measure
+from secateur.exports.models import ModelGraph, model_graph, noise_deviation
+from secateur.exports.quantise import MODES, Quantised
+from secateur.exports.quantise import quantise as to_integers
+from secateur.exports.rounding import energy_on, rounded_model
+from secateur.exports.sheet import Sheet
 from secateur.fitting.result import Trained
 from secateur.likelihoods import CategoricalLikelihood
 
@@ -242,7 +242,7 @@ def _calls(model: ModelGraph) -> np.ndarray:
 def _measured(
     source: Source, model: ModelGraph, optimise: str
 ) -> tuple[Measured | None, list[str]]:
-    from secateur.export.device import DeviceError
+    from secateur.exports.device import DeviceError
 
     try:
         return measure(source, _calls(model), optimise=optimise), []

@@ -24,7 +24,7 @@ ELEMENTWISE = {
     "add", "sub", "mul", "div", "neg", "max", "min", "abs", "clamp", "select_n", "sign", "gt", "ge",
     "lt", "le", "eq", "ne", "and", "or", "not", "xor", "exp", "exp2", "expm1", "log", "log1p",
     "tanh", "logistic", "erf", "erfc", "sin", "cos", "sinh", "cosh", "asinh", "atan", "square",
-    "integer_pow", "pow", "sqrt", "rsqrt", "cbrt", "floor", "ceil", "round",
+    "integer_pow", "pow", "sqrt", "rsqrt", "cbrt", "floor", "ceil", "round", "is_finite",
     # of graphs that were quantised:
     "quantise", "requantise", "dequantise", "lookup", "tanh_q15", "sigmoid_q15",
 }  # fmt: skip

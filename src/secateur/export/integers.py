@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from secateur.export.c import runtime
+from secateur.exports.c import runtime
 
 __all__ = ["INTEGER"]
 

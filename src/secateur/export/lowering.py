@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from secateur import compat
-from secateur.export.graph import (
+from secateur.exports.graph import (
     ELEMENTWISE,
     Atom,
     Constant,
@@ -286,9 +286,18 @@ class _Lowering:
     def _pad(self, node: Any, operands: list[Atom]) -> Atom:
         x, value = operands
         edges = node.eqn.params["padding_config"]
-        if not isinstance(value, Constant) or any(lo < 0 or hi < 0 or gap for lo, hi, gap in edges):
+        if not isinstance(value, Constant) or any(gap for _, _, gap in edges):
             raise ExportError(f"only padding at the ends can be exported ({node.where}).")
-        padding = tuple((lo, hi) for lo, hi, _ in edges)
+        if any(lo < 0 or hi < 0 for lo, hi, _ in edges):  # cuts off
+            starts = [max(-lo, 0) for lo, _, _ in edges]
+            limits = [n - max(-hi, 0) for n, (_, hi, _) in zip(x.shape, edges, strict=True)]
+            shape = [b - a for a, b in zip(starts, limits, strict=True)]
+            steps = (1,) * len(shape)
+            x = self.add("slice", [x], shape, x.dtype, node,
+                         starts=starts, limits=limits, steps=steps)  # fmt: skip
+        padding = tuple((max(lo, 0), max(hi, 0)) for lo, hi, _ in edges)
+        if not any(map(any, padding)):
+            return x
         return self.like("pad", [x], node, padding=padding, value=value.number)
 
     def _scan(self, node: Any, operands: list[Atom]) -> list[Atom]:

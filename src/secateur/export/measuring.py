@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from secateur.export.c.writing import Source
+from secateur.exports.c.writing import Source
 
 __all__ = ["Measured", "measure"]
 
@@ -48,7 +48,7 @@ def measure(
     Raises:
         DeviceError: a compiler or the emulator is missing; the message says what to install.
     """
-    from secateur.export.device import cortex, emulator
+    from secateur.exports.device import cortex, emulator
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

@@ -12,10 +12,10 @@ import numpy as np
 
 from secateur.beliefs import mean
 from secateur.beliefs.trees import map_beliefs
-from secateur.export.evaluate import evaluate, run_frames
-from secateur.export.graph import ExportError, Graph
-from secateur.export.lowering import lower
-from secateur.export.simplify import simplify
+from secateur.exports.evaluate import evaluate, run_frames
+from secateur.exports.graph import ExportError, Graph
+from secateur.exports.lowering import lower
+from secateur.exports.simplify import simplify
 from secateur.fitting.result import Trained
 from secateur.likelihoods import GaussianLikelihood
 from secateur.networks import Dense, Gru

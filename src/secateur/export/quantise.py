@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from secateur.export.c.runtime import multiplier_and_shift
-from secateur.export.evaluate import Numbers, evaluate
-from secateur.export.graph import ELEMENTWISE, Atom, Constant, Graph, Node, State, Value
-from secateur.export.models import ModelGraph
+from secateur.exports.c.runtime import multiplier_and_shift
+from secateur.exports.evaluate import Numbers, evaluate
+from secateur.exports.graph import ELEMENTWISE, Atom, Constant, Graph, Node, State, Value
+from secateur.exports.models import ModelGraph
 
 __all__ = ["MODES", "Quantised", "TensorBits", "quantise"]
 

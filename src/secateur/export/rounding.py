@@ -13,7 +13,7 @@ import numpy as np
 from secateur.beliefs.trees import flatten, is_belief
 from secateur.distributions import Normal
 from secateur.energy import free_energy
-from secateur.export.models import ModelGraph
+from secateur.exports.models import ModelGraph
 from secateur.fitting.result import Trained
 from secateur.propagation import draws, propagate
 

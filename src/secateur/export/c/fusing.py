@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from secateur.export.graph import ELEMENTWISE, Atom, Constant, Graph, Node, Value
+from secateur.exports.graph import ELEMENTWISE, Atom, Constant, Graph, Node, Value
 
 __all__ = ["Group", "groups"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from secateur.export.c.code import elements, row_major
+from secateur.exports.c.code import elements, row_major
 
 __all__ = ["Costs", "Taps", "choose", "costs", "taps_of"]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from secateur.export.c.code import Arena, Code, collapsed, elements, index, row_major
-from secateur.export.c.expressions import Writer, literal
-from secateur.export.c.fusing import Group, groups
-from secateur.export.c.products import write_product
-from secateur.export.graph import Atom, Constant, ExportError, Graph, Node, Value
+from secateur.exports.c.code import Arena, Code, collapsed, elements, index, row_major
+from secateur.exports.c.expressions import Writer, literal
+from secateur.exports.c.fusing import Group, groups
+from secateur.exports.c.products import write_product
+from secateur.exports.graph import Atom, Constant, ExportError, Graph, Node, Value
 
 __all__ = ["Loops", "Place"]
 

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-from secateur.export.graph import ExportError
+from secateur.exports.graph import ExportError
 
 __all__ = ["check_prefix", "identifiers"]
 

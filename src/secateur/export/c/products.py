@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from secateur.export.c.code import elements, row_major
-from secateur.export.c.expressions import literal
-from secateur.export.c.fusing import Group
-from secateur.export.c.kernels import Taps, choose, padded_shape, taps_of
-from secateur.export.graph import Atom, Constant, ExportError, Node, Value
+from secateur.exports.c.code import elements, row_major
+from secateur.exports.c.expressions import literal
+from secateur.exports.c.fusing import Group
+from secateur.exports.c.kernels import Taps, choose, padded_shape, taps_of
+from secateur.exports.graph import Atom, Constant, ExportError, Node, Value
 
 if TYPE_CHECKING:
-    from secateur.export.c.loops import Loops, Place
+    from secateur.exports.c.loops import Loops, Place
 
 __all__ = ["write_product"]
 

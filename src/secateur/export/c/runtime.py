@@ -52,7 +52,7 @@ def functions(needed: Iterable[str]) -> str:
         needed: names without `sc_`, such as `"tanh"`; `names()` has all.
 
     Example:
-        >>> from secateur.export.c import runtime
+        >>> from secateur.exports.c import runtime
         >>> print(runtime.functions(["max"]))
         /* The greater one: exact; a nan if either is. */
         static inline float sc_max(float a, float b)

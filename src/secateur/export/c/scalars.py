@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from secateur.export.evaluate import Numbers, evaluate
-from secateur.export.graph import Graph
+from secateur.exports.evaluate import Numbers, evaluate
+from secateur.exports.graph import Graph
 
 __all__ = ["Scalar", "Scalars", "Straight", "straighten"]
 

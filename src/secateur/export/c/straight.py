@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from secateur.export.c.expressions import COMPARISONS, WHOLE, Writer, literal
-from secateur.export.c.scalars import Scalar, Straight
+from secateur.exports.c.expressions import COMPARISONS, WHOLE, Writer, literal
+from secateur.exports.c.scalars import Scalar, Straight
 
 __all__ = ["write_straight"]
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from secateur.export.c import runtime
-from secateur.export.c.code import elements
-from secateur.export.c.expressions import Writer, literal, wrapped
-from secateur.export.c.fusing import groups
-from secateur.export.c.kernels import costs, taps_of
-from secateur.export.c.loops import KINDS, Loops
-from secateur.export.c.names import check_prefix, identifiers
-from secateur.export.c.products import weight_bytes
-from secateur.export.c.scalars import Straight, straighten
-from secateur.export.c.straight import write_straight
-from secateur.export.graph import Graph
+from secateur.exports.c import runtime
+from secateur.exports.c.code import elements
+from secateur.exports.c.expressions import Writer, literal, wrapped
+from secateur.exports.c.fusing import groups
+from secateur.exports.c.kernels import costs, taps_of
+from secateur.exports.c.loops import KINDS, Loops
+from secateur.exports.c.names import check_prefix, identifiers
+from secateur.exports.c.products import weight_bytes
+from secateur.exports.c.scalars import Straight, straighten
+from secateur.exports.c.straight import write_straight
+from secateur.exports.graph import Graph
 
 __all__ = ["Labels", "Source", "Vectors", "write_c"]
 
