@@ -13,6 +13,7 @@ from .distributions import (
     ScaleMixture,
 )
 from .energy import FreeEnergy, free_energy
+from .exports import ExportError, Sheet, export
 from .files import FileError, Loaded, load, save
 from .fitting import FitError, Fitted, Recipe, fit, fit_many
 from .likelihoods import (
@@ -53,6 +54,7 @@ __all__ = [
     "CheckpointWarning",
     "Coverage",
     "Dirichlet",
+    "ExportError",
     "FileError",
     "FitError",
     "Fitted",
@@ -69,6 +71,7 @@ __all__ = [
     "Report",
     "Round",
     "ScaleMixture",
+    "Sheet",
     "Sweep",
     "Unit",
     "Units",
@@ -80,6 +83,7 @@ __all__ = [
     "coverage",
     "cut",
     "datasets",
+    "export",
     "fit",
     "fit_many",
     "free_energy",

@@ -15,6 +15,7 @@ import numpy as np
 import secateur
 from secateur import atomic
 from secateur.beliefs.trees import beliefs_in
+from secateur.compaction import Compacted, compact
 from secateur.distributions import Normal
 from secateur.exports.c.names import check_prefix
 from secateur.exports.c.writing import Labels, Source, Vectors, write_c
@@ -156,7 +157,10 @@ def _check_wishes(path: Path, quantise: str | None, optimise: str) -> None:
 
 
 def _compacted(result: Trained, inputs: Any) -> Trained:
-    return result
+    """The model without its dead units."""
+    if isinstance(result, Compacted):
+        return result
+    return compact(result, inputs=None if inputs is None else np.asarray(inputs)[:8])
 
 
 def _names(
@@ -331,7 +335,17 @@ def _notes(model: ModelGraph, quantised: Quantised | None) -> list[str]:
 
 
 def _onnx(small: Trained, path: Path, inputs: Any, names: Sequence[str]) -> Sheet:
-    raise ExportError("not yet")
+    from secateur.exports.onnx import write_onnx
+
+    written = write_onnx(small, path, inputs=inputs, names=names or None)
+    meanings = [f"{name}: {meaning}" for name, meaning in written.outputs.items()]
+    return Sheet(
+        files=(path.name, f"{path.stem}.json"),
+        target="onnx",
+        style=", ".join(f"{count} {kind}" for kind, count in written.operators.items()),
+        file_bytes=written.size,
+        notes=tuple(meanings),
+    )
 
 
 def _write(files: dict[Path, str]) -> None:
@@ -341,5 +355,3 @@ def _write(files: dict[Path, str]) -> None:
     except OSError as error:
         raise ExportError(f"{error.filename} cannot be written: {error.strerror}.") from error
 
-
-_ = jax

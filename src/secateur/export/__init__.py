@@ -1,1 +1,0 @@
-"""Small models in the forms that devices run."""
