@@ -71,12 +71,19 @@ class Analysis:
 
         Such a unit's weights may as well all be 0, and then it can be taken out.
         """
-        living = np.zeros(len(self.units) + 1, bool)  # the last one is for elements of no unit
-        for mask, axes in zip(self.influence.influential(alive), self.axes, strict=True):
+        return ~self._with_any(self.influence.influential(alive))
+
+    def read(self, alive: Sequence[np.ndarray]) -> np.ndarray:
+        """Which units something reads, also where all it reads is 0."""
+        return self._with_any(self.influence.read(alive))
+
+    def _with_any(self, masks: Sequence[np.ndarray]) -> np.ndarray:
+        found = np.zeros(len(self.units) + 1, bool)  # the last one is for elements of no unit
+        for mask, axes in zip(masks, self.axes, strict=True):
             for axis, units in enumerate(axes):
                 others = tuple(a for a in range(mask.ndim) if a != axis)
-                np.logical_or.at(living, units, mask.any(axis=others))
-        return ~living[:-1]
+                np.logical_or.at(found, units, mask.any(axis=others))
+        return found[:-1]
 
     def members(self, chosen: np.ndarray) -> Arrays:
         """Which elements of the arrays belong to a chosen unit."""

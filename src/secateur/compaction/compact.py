@@ -92,6 +92,8 @@ def compact(result: Trained, *, drop_inputs: bool = False, inputs: Any = None) -
     weights, constant = _without_constants(analysis, weights, data, model.inference, verified)
     dead = analysis.dead(weights.alive())
     cut = choose(analysis, dead, drop_inputs=drop_inputs)
+    if cut.gone.any():  # what is read and yet has no effect is 0, a constant too
+        constant = constant | analysis.read(weights.alive())
     weights = weights.cut(analysis.members(dead))
     beliefs, priors = _smaller_trees(beliefs_of(weights), result.priors, cut)
     f = _smaller_function(model, means, beliefs, cut, x, truth)

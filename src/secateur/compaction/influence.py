@@ -30,6 +30,10 @@ _AS_IT_IS = {
     "broadcast_in_dim", "slice", "split", "rev", "concatenate", "pad", "reduce_sum", "cumsum",
     "reduce_window_sum",
 }  # fmt: skip
+# Of these, what only moves elements: of weights, it makes the same weights in other places.
+_MOVES = _AS_IT_IS - {
+    "dot_general", "conv_general_dilated", "reduce_sum", "cumsum", "reduce_window_sum",
+}  # fmt: skip
 _SUMS = {"add", "sub", "add_any", "max", "min", "clamp"}
 _REDUCTIONS = {"reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"}
 _WINDOWS = {"reduce_window_max", "reduce_window_min"}
@@ -81,9 +85,11 @@ class Influence:
     def __init__(self, walked: Walked, weights: int, watched: Sequence[Slot]) -> None:
         self._slots, self._weights = walked.program.inputs, weights
 
-        def cotangents(weights: list[Array], data: list[Array]) -> list[Array]:
+        def cotangents(
+            weights: list[Array], data: list[Array], *, never_zero: bool
+        ) -> list[Array]:
             def results(weights: list[Array]) -> list[Array]:
-                return _Walk(_backward).run(walked, [*weights, *data])[0]
+                return _Walk(_backward, never_zero).run(walked, [*weights, *data])[0]
 
             outputs, pullback = jax.vjp(results, weights)
             (found,) = pullback([jnp.ones_like(y) for y in outputs])
@@ -97,7 +103,8 @@ class Influence:
             still = [jnp.zeros_like(w) for w in weights]
             return jax.jvp(values, (weights, data), (still, [jnp.ones_like(d) for d in data]))
 
-        self._cotangents, self._with_tangents = jax.jit(cotangents), jax.jit(with_tangents)
+        self._cotangents = jax.jit(cotangents, static_argnames="never_zero")
+        self._with_tangents = jax.jit(with_tangents)
 
     def influential(self, alive: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Which elements of the weights the function's results depend on.
@@ -108,7 +115,14 @@ class Influence:
         Returns:
             Bools like `alive`: False for what is cut, what meets only zeros, what nothing reads.
         """
-        found = self._cotangents(*self._indicators(alive))
+        return self._found(alive, never_zero=False)
+
+    def read(self, alive: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Which elements of the weights the results would depend on if no unit were always 0."""
+        return self._found(alive, never_zero=True)
+
+    def _found(self, alive: Sequence[np.ndarray], *, never_zero: bool) -> list[np.ndarray]:
+        found = self._cotangents(*self._indicators(alive), never_zero=never_zero)
         return [np.asarray(c) * a > 0 for c, a in zip(found, alive, strict=True)]
 
     def steady(self, alive: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -137,9 +151,15 @@ def _dtype(dtype: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Walk:
-    """Evaluates equations on indicators; `squash` makes indicators of counts."""
+    """Evaluates equations on indicators.
+
+    Attributes:
+        squash: makes indicators of counts.
+        never_zero: whether all that is computed counts as other than 0.
+    """
 
     squash: Any
+    never_zero: bool = False
 
     def run(self, walked: Walked, inputs: Sequence[Any]) -> tuple[list[Array], dict[Slot, Array]]:
         program = walked.program
@@ -161,6 +181,8 @@ class _Walk:
                 continue
             operands = [read(a) for a in node.inputs]
             results = self.results(node, operands, exact, walked.inner[node.index])
+            if self.never_zero and node.name not in _MOVES:
+                results = [1 + result for result in results]
             for slot, result in zip(node.outputs, results, strict=True):
                 values[slot] = self.squash(result.astype(_dtype(slot.dtype)))
         return [read(a) for a in program.outputs], values

@@ -25,7 +25,7 @@ class Removed:
         kind: "hidden" or "input".
         units: how many there were.
         unread: the indices, along that axis, of those that nothing reads.
-        constant: of those that did not depend on the data, and went into the next bias.
+        constant: of those that did not depend on the data: 0, or gone into the next bias.
     """
 
     where: str
