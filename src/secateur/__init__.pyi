@@ -3,6 +3,7 @@
 from . import datasets, networks
 from .beliefs import believe, complexity, count, cut, live, priors
 from .checkpoints import CheckpointError, CheckpointWarning
+from .compaction import Compacted, compact
 from .distributions import (
     Beta,
     Dirichlet,
@@ -51,6 +52,7 @@ __all__ = [
     "CategoricalLikelihood",
     "CheckpointError",
     "CheckpointWarning",
+    "Compacted",
     "Coverage",
     "Dirichlet",
     "FileError",
@@ -74,6 +76,7 @@ __all__ = [
     "Units",
     "UnsupportedOperation",
     "believe",
+    "compact",
     "complexity",
     "condition_on_zero",
     "count",

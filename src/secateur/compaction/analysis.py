@@ -10,8 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from secateur.beliefs.trees import is_belief
 from secateur.compaction.influence import Influence
 from secateur.compaction.routes import Product, products
+from secateur.propagation.interpreter import Walk
+from secateur.propagation.values import Uncertain, as_uncertain
 from secateur.structure.find import Followed, Units, follow, is_array
 
 Arrays = list[np.ndarray]
@@ -65,6 +68,29 @@ class Analysis:
         """Return what depends on what."""
         watched = [product.values for product in self.products]
         return Influence(self.followed.walked, len(self.followed.weights), watched)
+
+    def moments(
+        self, how: str, beliefs: Sequence[Any], data: Sequence[Any]
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Return mean and variance of the values of all products, for some inputs."""
+        means, variances = self._moments(how, list(beliefs), list(data))
+        return [np.asarray(m) for m in means], [np.asarray(v) for v in variances]
+
+    @cached_property
+    def _moments(self) -> Any:
+        slots = [product.values for product in self.products]
+
+        def walked(how: str, beliefs: list[Any], data: list[Any]) -> tuple[list, list]:
+            given = [
+                Uncertain(b.mean, b.variance, ancestors=frozenset({i})) if is_belief(b) else b
+                for i, b in enumerate(beliefs)
+            ]
+            walk = Walk(self.followed.walked.program, how, None)
+            walk.run([*given, *data])
+            values = [as_uncertain(walk.value(slot)) for slot in slots]
+            return [v.mean for v in values], [v.variance for v in values]
+
+        return jax.jit(walked, static_argnums=0)
 
     def dead(self, alive: Sequence[np.ndarray]) -> np.ndarray:
         """Which units have no weight that the function depends on.

@@ -254,6 +254,7 @@ def _described(
 
 
 def _kept_inputs(cut: Cut, example: Any) -> Any:
+    structure: Any
     leaves, structure = jax.tree.flatten(example)
     pairs = zip(leaves, cut.inputs, strict=True)
     return structure.unflatten([np.arange(a.shape[-1]) if at is None else at[1] for a, at in pairs])
@@ -268,6 +269,7 @@ def _smaller_scaling(scaling: Scaling, cut: Cut) -> Scaling:
             return affine
         return Affine(affine.shift[at[1]], affine.scale[at[1]])
 
+    structure: Any
     leaves, structure = jax.tree.flatten(scaling.inputs, is_leaf=is_affine)
     if len(leaves) != len(cut.inputs):  # one None for a whole pytree
         return scaling

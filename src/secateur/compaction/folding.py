@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -21,9 +20,8 @@ from secateur.beliefs.trees import is_belief
 from secateur.compaction.analysis import Analysis
 from secateur.compaction.routes import Product
 from secateur.distributions import Normal
-from secateur.propagation.interpreter import UnsupportedOperation, Walk
+from secateur.propagation.interpreter import UnsupportedOperation
 from secateur.propagation.transform import draws
-from secateur.propagation.values import Uncertain
 
 # Contributions to one bias that differ by no more than rounding, relative to their size.
 _ROUNDING = 64
@@ -160,30 +158,16 @@ def _moments(
     analysis: Analysis, weights: Weights, data: Sequence[Any], inference: str
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Mean and variance of every product's values."""
-    program = analysis.followed.walked.program
-    slots = [product.values for product in analysis.products]
     beliefs = weights.beliefs()
     certain = [b.mean if is_belief(b) else b for b in beliefs]
-
-    def walked(how: str, given: list[Any]) -> list[Any]:
-        walk = Walk(program, how, None)
-        walk.run([*given, *data])
-        values = [walk.value(slot) for slot in slots]
-        return [(v.mean, v.variance) if isinstance(v, Uncertain) else (v, 0 * v) for v in values]
-
-    sampled = draws(inference)
+    if not draws(inference):
+        means, variances = analysis.moments(inference, beliefs, data)
+        return means, variances
+    means, _ = analysis.moments("moments", certain, data)
     try:
-        given = [
-            Uncertain(b.mean, b.variance, ancestors=frozenset({i})) if is_belief(b) else b
-            for i, b in enumerate(beliefs)
-        ]
-        pairs = jax.jit(lambda: walked("moments" if sampled else inference, given))()
+        return means, analysis.moments("moments", beliefs, data)[1]
     except UnsupportedOperation:
-        if not sampled:
-            raise
-        pairs = jax.jit(lambda: walked("moments", certain))()
-    plain = jax.jit(lambda: walked("moments", certain))() if sampled else pairs
-    return [np.asarray(m) for m, _ in plain], [np.asarray(v) for _, v in pairs]
+        return means, [np.zeros_like(m) for m in means]
 
 
 def folded(weights: Weights, chosen: Iterable[Fold]) -> Weights:
@@ -215,9 +199,9 @@ def _contribution(
     own_mean, own_variance = means[fold.product.weights], variances[fold.product.weights]
 
     def product(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        dtypes = [a.dtype for a in node.inputs]
         operands = [values, weights] if fold.product.side == 0 else [weights, values]
-        given = [jnp.asarray(o, t) for o, t in zip(operands, dtypes, strict=True)]
+        avals = [v.aval for v in node.eqn.invars]
+        given = [jnp.asarray(o, a.dtype) for o, a in zip(operands, avals, strict=True)]
         return np.asarray(compat.bind(node.eqn, *given)[0], np.float64).ravel()
 
     mean = product(fold.mean, own_mean)

@@ -85,9 +85,7 @@ class Influence:
     def __init__(self, walked: Walked, weights: int, watched: Sequence[Slot]) -> None:
         self._slots, self._weights = walked.program.inputs, weights
 
-        def cotangents(
-            weights: list[Array], data: list[Array], *, never_zero: bool
-        ) -> list[Array]:
+        def cotangents(weights: list[Array], data: list[Array], *, never_zero: bool) -> list[Array]:
             def results(weights: list[Array]) -> list[Array]:
                 return _Walk(_backward, never_zero).run(walked, [*weights, *data])[0]
 

@@ -67,6 +67,7 @@ class Cut:
 
     def shrunk_inputs(self, x: Any) -> Any:
         """Return what is left of the inputs."""
+        structure: Any
         leaves, structure = jax.tree.flatten(x)
         pairs = zip(leaves, self.inputs, strict=True)
         new = [a if at is None else jnp.take(a, at[1], at[0]) for a, at in pairs]

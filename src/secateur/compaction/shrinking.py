@@ -40,7 +40,9 @@ class Shrunk:
         self, f: Callable, params: Any, kept: Sequence[Kept], kept_inputs: Sequence[Any]
     ) -> None:
         self.f, self.kept, self.kept_inputs = f, tuple(kept), tuple(kept_inputs)
-        leaves, self._structure = jax.tree.flatten(params)
+        structure: Any
+        leaves, structure = jax.tree.flatten(params)
+        self._structure = structure
         self._leaves = [
             jax.ShapeDtypeStruct(a.shape, a.dtype) if is_array(a) else a for a in leaves
         ]
