@@ -16,7 +16,7 @@ from secateur.compaction.folding import Fold, Weights, folded, folds, without
 from secateur.compaction.removing import Cut, choose, told
 from secateur.compaction.result import Compacted, Parameters
 from secateur.compaction.shrinking import Shrunk
-from secateur.compaction.verifying import ROWS, outcome, random_inputs, same
+from secateur.compaction.verifying import ROWS, in_numpy, outcome, random_inputs, same
 from secateur.files.loaded import continuation_of
 from secateur.fitting.result import Trained
 from secateur.fitting.scaling import Affine, Scaling
@@ -89,11 +89,12 @@ def compact(result: Trained, *, drop_inputs: bool = False, inputs: Any = None) -
         return same(truth, outcome(model.f, model.inference, beliefs_of(weights), x))
 
     data = jax.tree.leaves(random_inputs(example, 2))
-    weights, constant = _without_constants(analysis, weights, data, model.inference, verified)
+    before = weights.alive()
+    weights = _without_constants(analysis, weights, data, model.inference, verified)
     dead = analysis.dead(weights.alive())
     cut = choose(analysis, dead, drop_inputs=drop_inputs)
-    if cut.gone.any():  # what is read and yet has no effect is 0, a constant too
-        constant = constant | analysis.read(weights.alive())
+    # What was read and yet can go is a constant, 0 or folded; nothing at all is told of the others.
+    constant = analysis.read(before) if cut.gone.any() else np.zeros(len(dead), bool)
     weights = weights.cut(analysis.members(dead))
     beliefs, priors = _smaller_trees(beliefs_of(weights), result.priors, cut)
     f = _smaller_function(model, means, beliefs, cut, x, truth)
@@ -122,11 +123,8 @@ def _example(result: Trained, inputs: Any) -> Any:
 
 def _without_constants(
     analysis: Analysis, weights: Weights, data: list[Any], inference: str, verified: Any
-) -> tuple[Weights, np.ndarray]:
+) -> Weights:
     """Fold constant units into biases, where that is exact and lets the whole unit go."""
-    constant = np.zeros(len(analysis.units), bool)
-    found = folds(analysis, weights, data, inference)
-    chosen: list[Fold] = []
 
     def leaving(trial: list[Fold]) -> list[Fold]:
         """Leave out the units that somebody would still read."""
@@ -137,20 +135,25 @@ def _without_constants(
                 units = fold.units[fold.units >= 0]
                 stay[units] = ~dead[units]
             if not stay.any():
-                return trial
-            trial = [fold for fold in (without(f, stay) for f in trial) if np.any(fold.units >= 0)]
+                break
+            trial = _some(trial, stay)
         return trial
 
-    chosen = leaving(found)
-    if chosen and not verified(folded(weights, chosen)):
+    found = folds(analysis, weights, data, inference)
+    if found:
+        found = leaving(_some(found, analysis.dead(weights.alive())))
+    if found and not verified(folded(weights, found)):
         good: list[Fold] = []
-        for fold in chosen:
+        for fold in found:
             if verified(folded(weights, [*good, fold])):
                 good.append(fold)
-        chosen = leaving(good)
-    for fold in chosen:
-        constant[fold.units[fold.units >= 0]] = True
-    return folded(weights, chosen), constant
+        found = leaving(good)
+    return folded(weights, found) if found else weights
+
+
+def _some(found: list[Fold], others: np.ndarray) -> list[Fold]:
+    """Leave out some units."""
+    return [fold for fold in (without(f, others) for f in found) if np.any(fold.units >= 0)]
 
 
 def _smaller_trees(beliefs: Any, priors: Any, cut: Cut) -> tuple[Any, Any]:
@@ -204,6 +207,16 @@ def _candidates(f: Any, params: Any, beliefs: Any, cut: Cut) -> Any:
             yield Shrunk(f, params, cut.kept, cut.inputs)
 
 
+def _complexity(beliefs: Any, priors: Any) -> float:
+    leaves, _, treedef = flatten(beliefs)
+    pairs = zip(leaves, aligned(priors, treedef, "priors"), strict=True)
+    every = [(leaf, prior) for leaf, prior in pairs if is_belief(leaf)]
+    return float(_compiled_complexity([q for q, _ in every], [p for _, p in every]))
+
+
+_compiled_complexity = jax.jit(complexity)
+
+
 def _mean(leaf: Any) -> Any:
     return leaf.mean if is_belief(leaf) else leaf
 
@@ -220,10 +233,8 @@ def _described(
         where=treedef.unflatten([is_belief(leaf) for leaf in leaves]),
     )
     # Accuracy is what it was; weights that had no effect are not paid for any more.
-    change = complexity(beliefs, priors) - complexity(result.beliefs, result.priors)
-    parts = replace(
-        result.parts, complexity_weights=result.parts.complexity_weights + float(change)
-    )
+    change = _complexity(beliefs, priors) - _complexity(result.beliefs, result.priors)
+    parts = replace(result.parts, complexity_weights=result.parts.complexity_weights + change)
     before = [_mean(leaf) for leaf in flatten(result.beliefs)[0] if _has_axes(leaf)]
     after = [_mean(leaf) for leaf in leaves if _has_axes(leaf)]
     empirical_bayes = result.continuation.empirical_bayes
@@ -233,7 +244,7 @@ def _described(
         priors=priors,
         noise=result.noise,
         scaling=_smaller_scaling(result.scaling, cut),
-        free_energy=result.free_energy + float(change),
+        free_energy=result.free_energy + change,
         parts=parts,
         standard_error=result.standard_error,
         epochs=result.epochs,
@@ -248,7 +259,7 @@ def _described(
         weights_before=getattr(result, "weights_before", result.live_weights),
         free_energy_before=getattr(result, "free_energy_before", result.free_energy),
         continuation=continuation_of(
-            beliefs, priors, result.noise, result.recipe, empirical_bayes, None
+            in_numpy(beliefs), priors, result.noise, result.recipe, empirical_bayes, None
         ),
     )
 

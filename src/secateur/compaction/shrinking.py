@@ -52,6 +52,7 @@ class Shrunk:
         """Return what the original function would, with the units in place and cut."""
         leaves = self._structure.flatten_up_to(params)
         pairs = list(zip(self._leaves, leaves, strict=True))
+        input_structure: Any
         inputs, input_structure = jax.tree.flatten(x)
         wide = [_widened(a, at) for a, at in zip(inputs, self.kept_inputs, strict=True)]
         full = [jax.ShapeDtypeStruct(o.shape, n.dtype) if is_array(o) else o for o, n in pairs]

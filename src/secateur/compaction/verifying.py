@@ -32,9 +32,20 @@ def random_inputs(example: Any, rows: int, seed: int = 0) -> Any:
     return jax.tree.map(draw, example)
 
 
+def in_numpy(beliefs: Any) -> Any:
+    """Return beliefs of NumPy's arrays, which are put together without compiling anything."""
+
+    def convert(leaf: Any) -> Any:
+        if not is_belief(leaf):
+            return leaf
+        return Normal(np.asarray(leaf.mean), np.asarray(leaf.variance))
+
+    return jax.tree.map(convert, beliefs, is_leaf=is_belief)
+
+
 def outcome(f: Any, inference: str, beliefs: Any, x: Any) -> list[np.ndarray]:
     """What a model predicts: means and variances, or under sampling f at the mean weights."""
-    layout, flat, certain = lay_out(beliefs)
+    layout, flat, certain = lay_out(in_numpy(beliefs))
     result = _evaluated(f, inference, layout, flat, certain, x)
     return [np.asarray(a) for a in jax.tree.leaves(result)]
 
