@@ -16,7 +16,7 @@ Sizes = dict[str, Any]
 
 def smaller(original: Any, params: Any, kept_inputs: Any) -> Any:
     """Return a module like the original with these smaller weights; see `Compacted.module`."""
-    nodes = jax.tree.leaves(original, is_leaf=lambda n: n is original or _library(n) is not None)
+    nodes = jax.tree.leaves(original, is_leaf=lambda n: _library(n) is not None)
     libraries = {_library(node) for node in nodes} - {None}
     if libraries == {"flax"}:
         return _nnx(original, params)
