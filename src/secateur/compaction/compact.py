@@ -195,7 +195,7 @@ def _smaller_function(
 
 def _candidates(f: Any, params: Any, beliefs: Any, cut: Cut) -> Any:
     if isinstance(f, Dense):
-        shapes = [layer["weights"].mean.shape for layer in beliefs["layers"]]
+        shapes = [jnp.shape(_mean(layer["weights"])) for layer in beliefs["layers"]]
         hidden = tuple(columns for _, columns in shapes[:-1])
         yield replace(f, inputs=shapes[0][0], hidden=hidden)
     elif isinstance(f, Gru):
