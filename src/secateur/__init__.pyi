@@ -3,6 +3,7 @@
 from . import datasets, networks
 from .beliefs import believe, complexity, count, cut, live, priors
 from .checkpoints import CheckpointError, CheckpointWarning
+from .compaction import Compacted, compact
 from .distributions import (
     Beta,
     Dirichlet,
@@ -52,6 +53,7 @@ __all__ = [
     "CategoricalLikelihood",
     "CheckpointError",
     "CheckpointWarning",
+    "Compacted",
     "Coverage",
     "Dirichlet",
     "ExportError",
@@ -77,6 +79,7 @@ __all__ = [
     "Units",
     "UnsupportedOperation",
     "believe",
+    "compact",
     "complexity",
     "condition_on_zero",
     "count",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import numpy as np
 
 from secateur import compat
-from secateur.propagation.program import Constant, Program, flatten
+from secateur.propagation.program import Constant, Program, Slot, flatten
 from secateur.structure.labels import ANY, DATA, Book, Labels, Marked, unmarked
 from secateur.structure.rules import apply
 
@@ -94,32 +94,98 @@ def units(f: Callable[[Any, Any], Any], params: Any, x: Any) -> Units:
               5 hidden: ['b'] axis 0, ['v'] axis 0, ['w'] axis 1
               3 input: ['w'] axis 0
     """
+    return follow(f, params, x).units()
+
+
+@dataclass(eq=False)
+class Walked:
+    """A function's equations, with the labels of every value.
+
+    Attributes:
+        program: the equations.
+        marks: of every slot.
+        inner: by node, the bodies of loops, branches and checkpointed calls.
+        results: of the whole.
+    """
+
+    program: Program
+    marks: dict[Slot, Marked] = field(default_factory=dict)
+    inner: dict[int, list[Walked]] = field(default_factory=dict)
+    results: list[Marked] = field(default_factory=list)
+
+    def mark(self, atom: Any) -> Marked:
+        """Return the labels of an operand."""
+        if isinstance(atom, Constant):
+            known = not isinstance(atom.value, jax.core.Tracer)
+            return unmarked(np.shape(atom.value), atom.value if known else None)
+        return self.marks[atom]
+
+
+@dataclass(eq=False)
+class Followed:
+    """A model function whose axes have been followed.
+
+    Attributes:
+        book: of the labels.
+        walked: the equations; their inputs are the arrays of the params, then those of x.
+        leaves: of the params, with their paths.
+        structure: of the params.
+        is_array: for each leaf.
+        weights: the labels of each array of the params.
+        data: of each array of x.
+        result_structure: of what the function returns.
+    """
+
+    book: Book
+    walked: Walked
+    leaves: list[tuple[Any, Any]]
+    structure: Any
+    is_array: list[bool]
+    weights: list[Marked]
+    data: list[Marked]
+    result_structure: Any
+
+    def units(self) -> Units:
+        """Return what can be taken out."""
+        return _collect(self.book, self.leaves, self.structure, self.is_array, self.weights)
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf of the params has axes that can be followed."""
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def follow(f: Callable[[Any, Any], Any], params: Any, x: Any) -> Followed:
+    """Follow all axes through a model function; see `units`. Only shapes and dtypes matter."""
     structure: Any
     input_structure: Any
+    result_structure: Any = None
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
-    is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for _, leaf in leaves]
-    arrays = [leaf for (_, leaf), yes in zip(leaves, is_array, strict=True) if yes]
+    arrays_at = [is_array(leaf) for _, leaf in leaves]
+    arrays = [leaf for (_, leaf), yes in zip(leaves, arrays_at, strict=True) if yes]
     inputs, input_structure = jax.tree.flatten(x)
 
-    def flat(arrays: list, inputs: list) -> list:
-        given = iter(arrays)
+    def flat(*given: Any) -> list:
+        nonlocal result_structure
+        weights = iter(given[: len(arrays)])
         filled = [
-            next(given) if yes else leaf for (_, leaf), yes in zip(leaves, is_array, strict=True)
+            next(weights) if yes else leaf for (_, leaf), yes in zip(leaves, arrays_at, strict=True)
         ]
-        result = f(structure.unflatten(filled), input_structure.unflatten(inputs))
-        return jax.tree.leaves(result)
+        result = f(structure.unflatten(filled), input_structure.unflatten(given[len(arrays) :]))
+        results, result_structure = jax.tree.flatten(result)
+        return results
 
-    jaxpr, consts = compat.trace(lambda *a: flat(list(a[: len(arrays)]), list(a[len(arrays) :])),
-                                 *arrays, *inputs)  # fmt: skip
+    jaxpr, consts = compat.trace(flat, *arrays, *inputs)
     book = Book()
     weights = [
         Marked(tuple(book.fresh(n) for n in np.shape(a)), (True,) * np.ndim(a)) for a in arrays
     ]
     data = [_of_data(book, np.shape(a)) for a in inputs]
-    for result in _walk(book, jaxpr, consts, [*weights, *data]):
+    walked = _walk(book, jaxpr, consts, [*weights, *data])
+    for result in walked.results:
         for labels in result.labels:
             book.freeze(labels)
-    return _collect(book, leaves, structure, is_array, weights)
+    return Followed(book, walked, leaves, structure, arrays_at, weights, data, result_structure)
 
 
 def _of_data(book: Book, shape: tuple[int, ...]) -> Marked:
@@ -129,31 +195,28 @@ def _of_data(book: Book, shape: tuple[int, ...]) -> Marked:
     return Marked((*rows, *features), (False,) * len(shape))
 
 
-def _walk(book: Book, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Marked]) -> list[Marked]:
-    program: Program = flatten(jaxpr, consts, [True] * len(inputs))
-    values: dict[Any, Marked] = dict(zip(program.inputs, inputs, strict=True))
-
-    def read(atom: Any) -> Marked:
-        if isinstance(atom, Constant):
-            known = not isinstance(atom.value, jax.core.Tracer)
-            return unmarked(np.shape(atom.value), atom.value if known else None)
-        return values[atom]
-
-    for node in program.nodes:
-        operands = [read(a) for a in node.inputs]
+def _walk(book: Book, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Marked]) -> Walked:
+    walked = Walked(flatten(jaxpr, consts, [True] * len(inputs)))
+    walked.marks.update(zip(walked.program.inputs, inputs, strict=True))
+    for node in walked.program.nodes:
+        operands = [walked.mark(a) for a in node.inputs]
         if node.name == "scan":
-            results = _scan(book, node.eqn, operands)
+            results, inner = _scan(book, node.eqn, operands)
         elif node.name in compat.REMAT_NAMES:
-            results = _walk(book, *compat.open_jaxpr(node.eqn.params["jaxpr"]), operands)
+            inner = [_walk(book, *compat.open_jaxpr(node.eqn.params["jaxpr"]), operands)]
+            results = inner[0].results
         elif node.name == "cond":
-            results = _cond(book, node.eqn, operands)
+            results, inner = _cond(book, node.eqn, operands)
         else:
-            results = apply(book, node.eqn, operands, [slot.shape for slot in node.outputs])
-        values.update(zip(node.outputs, results, strict=True))
-    return [read(a) for a in program.outputs]
+            shapes = [slot.shape for slot in node.outputs]
+            results, inner = apply(book, node.eqn, operands, shapes), []
+        walked.inner[node.index] = inner
+        walked.marks.update(zip(node.outputs, results, strict=True))
+    walked.results = [walked.mark(a) for a in walked.program.outputs]
+    return walked
 
 
-def _scan(book: Book, eqn: Any, operands: Sequence[Marked]) -> list[Marked]:
+def _scan(book: Book, eqn: Any, operands: Sequence[Marked]) -> tuple[list[Marked], list[Walked]]:
     num_consts, num_carry = compat.scan_counts(eqn)
     consts, rest = operands[:num_consts], operands[num_consts:]
     carry, stacked = rest[:num_carry], rest[num_carry:]
@@ -164,7 +227,8 @@ def _scan(book: Book, eqn: Any, operands: Sequence[Marked]) -> list[Marked]:
     carry = [_open(book, value) for value in carry]
     jaxpr, jaxpr_consts = compat.open_jaxpr(eqn.params["jaxpr"])
     while True:
-        results = _walk(book, jaxpr, jaxpr_consts, [*consts, *carry, *steps])
+        walked = _walk(book, jaxpr, jaxpr_consts, [*consts, *carry, *steps])
+        results = walked.results
         joined = [_joined(book, a, b) for a, b in zip(carry, results[:num_carry], strict=True)]
         if all(a.vanishes == b.vanishes for a, b in zip(carry, joined, strict=True)):
             break
@@ -174,17 +238,17 @@ def _scan(book: Book, eqn: Any, operands: Sequence[Marked]) -> list[Marked]:
         Marked((np.full(length, DATA), *v.labels), (False, *v.vanishes))
         for v in results[num_carry:]
     ]
-    return [*joined, *made]
+    return [*joined, *made], [walked]
 
 
-def _cond(book: Book, eqn: Any, operands: Sequence[Marked]) -> list[Marked]:
-    made = [
+def _cond(book: Book, eqn: Any, operands: Sequence[Marked]) -> tuple[list[Marked], list[Walked]]:
+    inner = [
         _walk(book, *compat.open_jaxpr(branch), operands[1:]) for branch in eqn.params["branches"]
     ]
-    joined = made[0]
-    for other in made[1:]:
-        joined = [_joined(book, a, b) for a, b in zip(joined, other, strict=True)]
-    return joined
+    joined = inner[0].results
+    for other in inner[1:]:
+        joined = [_joined(book, a, b) for a, b in zip(joined, other.results, strict=True)]
+    return joined, inner
 
 
 def _open(book: Book, value: Marked) -> Marked:

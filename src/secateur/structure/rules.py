@@ -15,7 +15,7 @@ Rule = Callable[[Book, Any, Sequence[Marked]], list[Marked]]
 RULES: dict[str, Rule] = {}
 
 # Elementwise functions of one value with f(0) = 0.
-_KEEPS_ZERO = {
+KEEPS_ZERO = {
     "neg", "abs", "sign", "tanh", "sin", "sinh", "asinh", "atan", "erf", "expm1", "log1p", "sqrt",
     "cbrt", "square", "integer_pow", "convert_element_type", "copy", "copy_p", "reduce_precision",
     "stop_gradient", "optimization_barrier", "tan", "floor", "ceil", "round", "erf_inv",
@@ -37,7 +37,7 @@ def apply(book: Book, eqn: Any, values: Sequence[Marked], shapes: list[tuple]) -
     name = eqn.primitive.name
     if name in RULES:
         return RULES[name](book, eqn, values)
-    if name in elementwise.NAMES or name in _KEEPS_ZERO:
+    if name in elementwise.NAMES or name in KEEPS_ZERO:
         return [_elementwise(book, eqn, values)]
     for value in values:
         for labels in value.labels:
@@ -68,7 +68,7 @@ def _zero(name: str, values: Sequence[Marked], axis: int) -> bool:
         return all(zeros[1:] if name == "select_n" else zeros)
     if name in ("add", "sub", "max", "min", "add_any"):
         return all(zeros)
-    return name in _KEEPS_ZERO and zeros[0]
+    return name in KEEPS_ZERO and zeros[0]
 
 
 @rule("transpose")

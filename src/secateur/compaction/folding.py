@@ -1,0 +1,238 @@
+"""A unit that is the same for all data becomes part of the next bias.
+
+    y_k = b_k + Σ_u w_uk c_u:    E[w c] = E[w] E[c]    V[w c] = V[w] (E[c]² + V[c]) + E[w]² V[c]
+
+are added to mean and variance of the bias, and the weights w_uk are cut. Then nobody reads the
+unit, and it goes as any other that is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from secateur import compat
+from secateur.beliefs.trees import is_belief
+from secateur.compaction.analysis import Analysis
+from secateur.compaction.routes import Product
+from secateur.distributions import Normal
+from secateur.propagation.interpreter import UnsupportedOperation
+from secateur.propagation.transform import draws
+
+# Contributions to one bias that differ by no more than rounding, relative to their size.
+_ROUNDING = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """All arrays of the params as they are believed to be, in NumPy.
+
+    Attributes:
+        means: of each array; 1 for what are no real numbers, such as random keys.
+        variances: likewise; None for an array that is certain.
+        given: the arrays as they came.
+    """
+
+    means: tuple[np.ndarray, ...]
+    variances: tuple[np.ndarray | None, ...]
+    given: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, leaves: Sequence[Any]) -> Weights:
+        """Return the weights of the arrays and Normals among the leaves of beliefs."""
+        means, variances = [], []
+        for leaf in leaves:
+            uncertain = is_belief(leaf)
+            own = leaf.mean if uncertain else leaf
+            real = jnp.issubdtype(own.dtype, jnp.floating)
+            means.append(np.asarray(own) if real else np.ones(own.shape))
+            wide = np.broadcast_to(np.asarray(leaf.variance), own.shape) if uncertain else None
+            variances.append(wide)
+        return cls(tuple(means), tuple(variances), tuple(leaves))
+
+    def beliefs(self) -> list[Any]:
+        """Return Normals, and arrays where they came as such."""
+        result: list[Any] = []
+        for mean, variance, own in zip(self.means, self.variances, self.given, strict=True):
+            if variance is not None:
+                result.append(Normal(jnp.asarray(mean), jnp.asarray(variance)))
+            else:
+                real = jnp.issubdtype(own.dtype, jnp.floating)
+                result.append(jnp.asarray(mean) if real else own)
+        return result
+
+    def alive(self) -> list[np.ndarray]:
+        """Return where each array may differ from 0."""
+        pairs = zip(self.means, self.variances, strict=True)
+        return [(m != 0) if v is None else (m != 0) | (v != 0) for m, v in pairs]
+
+    def cut(self, masks: Sequence[np.ndarray]) -> Weights:
+        """Set elements to 0, with certainty."""
+        return replace(
+            self,
+            means=tuple(_without(m, mask) for m, mask in zip(self.means, masks, strict=True)),
+            variances=tuple(
+                None if v is None else _without(v, mask)
+                for v, mask in zip(self.variances, masks, strict=True)
+            ),
+        )
+
+    def flat(self, part: Iterable[np.ndarray | None]) -> np.ndarray:
+        """Return all elements in one vector, those of certain arrays with variance 0."""
+        pairs = zip(part, self.means, strict=True)
+        each = [np.zeros(m.size) if v is None else v.astype(np.float64).ravel() for v, m in pairs]
+        return np.concatenate(each)
+
+    def unflat(self, means: np.ndarray, variances: np.ndarray) -> Weights:
+        """Return such vectors as arrays."""
+        ends = np.cumsum([m.size for m in self.means])[:-1]
+        new_means = [
+            n.reshape(m.shape).astype(m.dtype)
+            for n, m in zip(np.split(means, ends), self.means, strict=True)
+        ]
+        new_variances = [
+            None if v is None else n.reshape(v.shape).astype(v.dtype)
+            for n, v in zip(np.split(variances, ends), self.variances, strict=True)
+        ]
+        return replace(self, means=tuple(new_means), variances=tuple(new_variances))
+
+
+def _without(array: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    return np.where(mask, np.zeros((), array.dtype), array) if mask.any() else array
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """The constants that one product can hand over to its bias.
+
+    Attributes:
+        product: the product.
+        axis: of its values, along which the units are.
+        units: the number of the unit of each element along it that is constant; −1 for others.
+        mean: the constants' means, 0 for all that is not one.
+        variance: likewise.
+    """
+
+    product: Product
+    axis: int
+    units: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+
+
+def folds(analysis: Analysis, weights: Weights, data: Sequence[Any], inference: str) -> list[Fold]:
+    """Find the constants, and their moments under the model's inference.
+
+    Args:
+        analysis: of the function.
+        weights: what is believed of them.
+        data: some inputs.
+        inference: of the model; for one that samples, the constants are those of the mean weights.
+    """
+    products = analysis.products
+    if not products:
+        return []
+    nonzero, moving = analysis.influence.steady(weights.alive())
+    if not any(np.any(n & ~m) for n, m in zip(nonzero, moving, strict=True)):
+        return []
+    means, variances = _moments(analysis, weights, data, inference)
+    found = []
+    every = zip(products, nonzero, moving, means, variances, strict=True)
+    for product, some, moves, mean, variance in every:
+        labels = analysis.followed.walked.marks[product.values].labels
+        for axis in product.axes:
+            others = tuple(a for a in range(mean.ndim) if a != axis)
+            still = some.any(axis=others) & ~moves.any(axis=others)
+            units = np.where(still, analysis.unit_of(labels[axis]), -1)
+            if np.any(units >= 0):
+                found.append(without(Fold(product, axis, units, mean, variance), np.zeros(0, bool)))
+                break
+    return found
+
+
+def _moments(
+    analysis: Analysis, weights: Weights, data: Sequence[Any], inference: str
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Mean and variance of every product's values."""
+    beliefs = weights.beliefs()
+    certain = [b.mean if is_belief(b) else b for b in beliefs]
+    if not draws(inference):
+        means, variances = analysis.moments(inference, beliefs, data)
+        return means, variances
+    means, _ = analysis.moments("moments", certain, data)
+    try:
+        return means, analysis.moments("moments", beliefs, data)[1]
+    except UnsupportedOperation:
+        return means, [np.zeros_like(m) for m in means]
+
+
+def folded(weights: Weights, chosen: Iterable[Fold]) -> Weights:
+    """Hand the constants over to the biases."""
+    means, variances = weights.flat(weights.means), weights.flat(weights.variances)
+    certain = np.concatenate(
+        [np.full(m.size, v is None) for m, v in zip(weights.means, weights.variances, strict=True)]
+    )
+    for fold in chosen:
+        biases = fold.product.biases.ravel()
+        mean, variance = _contribution(fold, means, variances)
+        targets, first = np.unique(biases, return_index=True)
+        if np.any(certain[targets] & (variance[first] > 0)):
+            continue  # a certain bias has no place for a variance
+        if not (_same_everywhere(biases, mean) and _same_everywhere(biases, variance)):
+            continue  # a border of zeros, say: there is less to add there
+        means[targets] += mean[first]
+        variances[targets] += variance[first]
+        gone = _weights_of(fold)
+        means[gone] = variances[gone] = 0
+    return weights.unflat(means, variances)
+
+
+def _contribution(
+    fold: Fold, means: np.ndarray, variances: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of what the constants add to each element of the product."""
+    node = fold.product.node
+    own_mean, own_variance = means[fold.product.weights], variances[fold.product.weights]
+
+    def product(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        operands = [values, weights] if fold.product.side == 0 else [weights, values]
+        avals = [v.aval for v in node.eqn.invars]
+        given = [jnp.asarray(o, a.dtype) for o, a in zip(operands, avals, strict=True)]
+        return np.asarray(compat.bind(node.eqn, *given)[0], np.float64).ravel()
+
+    mean = product(fold.mean, own_mean)
+    variance = product(np.square(fold.mean) + fold.variance, own_variance)
+    return mean, variance + product(fold.variance, np.square(own_mean))
+
+
+def _same_everywhere(biases: np.ndarray, values: np.ndarray) -> bool:
+    low, high = (np.full(biases.max() + 1, start) for start in (np.inf, -np.inf))
+    np.minimum.at(low, biases, values)
+    np.maximum.at(high, biases, values)
+    used = np.isfinite(low)
+    limit = _ROUNDING * np.finfo(np.float32).eps * np.max(np.abs(values), initial=0)
+    return bool(np.all(high[used] - low[used] <= limit))
+
+
+def _weights_of(fold: Fold) -> np.ndarray:
+    """The numbers of the weights that read the constants."""
+    product = fold.product
+    numbers = product.node.eqn.params["dimension_numbers"]
+    if product.node.name == "dot_general":
+        own, other = numbers[0][product.side], numbers[0][1 - product.side]
+        where = other[tuple(own).index(fold.axis)]
+    else:
+        where = numbers.rhs_spec[1]
+    return np.compress(fold.units >= 0, product.weights, axis=where).ravel()
+
+
+def without(fold: Fold, units: np.ndarray) -> Fold:
+    """Leave some units' constants where they are."""
+    stay = (fold.units >= 0) & np.isin(fold.units, np.flatnonzero(units))
+    left = np.where(stay, -1, fold.units)
+    column = (left >= 0).reshape([-1 if a == fold.axis else 1 for a in range(fold.mean.ndim)])
+    return replace(fold, units=left, mean=fold.mean * column, variance=fold.variance * column)

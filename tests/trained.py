@@ -1,0 +1,89 @@
+"""Trained models with beliefs of a test's choice, without any training."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import secateur as sc
+from secateur.beliefs.trees import flatten, is_belief
+from secateur.energy import FreeEnergy
+from secateur.files.loaded import Loaded, continuation_of
+from secateur.fitting.recipes import Recipe
+from secateur.fitting.scaling import Affine, Scaling
+
+
+def trained(f, beliefs, *, inference="local", prior=None, inputs=None, targets=None):
+    """A model of which these beliefs are the posterior."""
+    leaves, _, treedef = flatten(beliefs)
+    params = treedef.unflatten([q.mean if is_belief(q) else q for q in leaves])
+    where = treedef.unflatten([is_belief(q) for q in leaves])
+    prior = prior or sc.Normal(0.0, 1.0)
+    model = sc.BayesianModel(f, params, prior=prior, inference=inference, where=where)
+    priors = sc.priors(beliefs, prior)
+    noise = sc.Gamma(jnp.ones(2), jnp.ones(2))
+    complexity = float(sc.complexity(beliefs, priors))
+    parts = FreeEnergy(jnp.asarray(complexity), jnp.asarray(1.0), jnp.asarray(-3.0))
+    recipe = Recipe()
+    return Loaded(
+        model=model,
+        beliefs=beliefs,
+        priors=priors,
+        noise=noise,
+        scaling=Scaling(inputs, targets),
+        free_energy=complexity + 4.0,
+        parts=parts,
+        standard_error=0.0,
+        epochs=1,
+        stop_reason="made by hand",
+        recipe=recipe,
+        rounds=(),
+        weights_before=sc.count(beliefs).live,
+        free_energy_before=complexity + 4.0,
+        extra=None,
+        version="test",
+        continuation=continuation_of(beliefs, priors, noise, recipe, False, None),
+    )
+
+
+def believed(params, *, variance=0.01, seed=0, size=0.5):
+    """Normals with random means around 0 for all arrays of floating numbers."""
+    rng = np.random.default_rng(seed)
+
+    def draw(leaf):
+        if not (hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)):
+            return leaf
+        mean = size * rng.normal(size=leaf.shape)
+        spread = variance * rng.uniform(0.5, 1.5, size=leaf.shape)
+        return sc.Normal(jnp.asarray(mean, leaf.dtype), jnp.asarray(spread, leaf.dtype))
+
+    return jax.tree.map(draw, params)
+
+
+def masked(leaf, alive):
+    """A belief of which only some elements are alive, by NumPy: there is nothing to compile."""
+    mean, variance = np.asarray(leaf.mean), np.asarray(leaf.variance)
+    zero = np.zeros((), mean.dtype)
+    return sc.Normal(
+        jnp.asarray(np.where(alive, mean, zero)), jnp.asarray(np.where(alive, variance, zero))
+    )
+
+
+def pruned_by_force(beliefs, rate, *, seed=0):
+    """Cut a random share of all weights: exact zeros."""
+    rng = np.random.default_rng(seed)
+
+    def cut(leaf):
+        if not is_belief(leaf):
+            return leaf
+        alive = rng.uniform(size=leaf.mean.shape) >= rate
+        return masked(leaf, alive)
+
+    return jax.tree.map(cut, beliefs, is_leaf=is_belief)
+
+
+def standardised(shape, seed=0):
+    """An affine change of units for the last axis."""
+    rng = np.random.default_rng(seed)
+    return Affine(rng.normal(size=shape), rng.uniform(0.5, 2.0, size=shape))
