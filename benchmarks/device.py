@@ -219,7 +219,9 @@ def onnxruntime_seconds(model, row: np.ndarray, inputs) -> float:
         sc.export(model, path, inputs=inputs)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
     feed = {session.get_inputs()[0].name: np.asarray(row, np.float32)[None]}
     outputs = [session.get_outputs()[0].name]
     best = np.inf
@@ -276,7 +278,9 @@ def compare(name: str, full, pruned, rows: np.ndarray, by_hand: Source, librarie
         ratio = seconds / times["C, ours, speed"]
         print(f"  host: {label:34s} {seconds * 1e6:9.3f} µs ({ratio:.1f}× ours)")
     weights = sum(int(np.size(q.mean)) for q in jax.tree.leaves(full.beliefs, is_leaf=lambda q: isinstance(q, sc.Normal)))  # fmt: skip
-    print(f"  {weights} → {small.live_weights} weights, {1 - small.live_weights / weights:.1%} pruned")
+    print(
+        f"  {weights} → {small.live_weights} weights, {1 - small.live_weights / weights:.1%} pruned"
+    )
     return {"device": results, "host_seconds": times, "weights": [weights, small.live_weights]}
 
 

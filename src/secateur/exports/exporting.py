@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -354,4 +353,3 @@ def _write(files: dict[Path, str]) -> None:
             atomic.write(path, text)
     except OSError as error:
         raise ExportError(f"{error.filename} cannot be written: {error.strerror}.") from error
-

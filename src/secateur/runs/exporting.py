@@ -75,7 +75,7 @@ def _targets(encoding: Encoding, frame: pd.DataFrame) -> np.ndarray:
 
 
 def _as_class(value: Any) -> str:
-    """A class as the model's table has it: whole numbers without a point, truths in small letters."""
+    """A class as the model's table has it: 3 and not 3.0, true and not True."""
     text = str(value)
     if text in ("True", "False"):
         return text.lower()

@@ -97,6 +97,7 @@ def write_c(
     name: str,
     *,
     optimise: str = "size",
+    straight: bool = True,
     labels: Labels | None = None,
     vectors: Vectors | None = None,
 ) -> Source:
@@ -106,13 +107,14 @@ def write_c(
         graph: simplified; its first output counts.
         name: what all functions begin with.
         optimise: "size" or "speed".
+        straight: whether straight-line code may be written; else it is in loops.
         labels: what the header tells.
         vectors: for the self-test, compiled if NAME_SELF_TEST is defined.
     """
     check_prefix(name)
     labels = labels or Labels()
     writer = Writer()
-    program = _straight(graph, optimise)
+    program = _straight(graph, optimise) if straight else None
     kernels: list[tuple[str, str]] = []
     buffers: list[str] = []
     if program is not None:
