@@ -236,3 +236,22 @@ def test_sizes_written_into_a_function_stay_in_it():
         gap = largest_gap(f(means(beliefs), x), jax.jit(small.model.f)(small.model.params, x))
         assert gap < 1e-6
     assert largest_gap(result.predict(x).variance, small.predict(x).variance) < 1e-6
+
+
+@pytest.mark.parametrize("network", [Dense(3, hidden=(6, 5), outputs=2), Gru(3, 5, 2)], ids=repr)
+def test_the_networks_of_secateur_stay_what_they_are(network):
+    shape = (ROWS, 3) if isinstance(network, Dense) else (ROWS, 4, 3)
+    x = np.random.default_rng(1).normal(size=shape)
+    full = believed(network.init(jax.random.key(0)))
+    original, sizes = jax.jit(network), []
+    for rate in RATES:
+        beliefs = pruned_by_force(full, rate, seed=2)
+        small = sc.compact(trained(network, beliefs, inference="global"))
+        assert type(small.model.f) is type(network)
+        actual = jax.jit(small.model.f)(small.model.params, x)
+        assert largest_gap(original(means(beliefs), x), actual) < 1e-6
+        sizes.append(small.parameters.after)
+    assert sizes[0] == elements(full)
+    assert small.live_weights == 0
+    expected = {Dense: {"hidden": (1, 1)}, Gru: {"units": 1}}[type(network)]
+    assert {name: getattr(small.model.f, name) for name in expected} == expected
