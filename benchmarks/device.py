@@ -3,11 +3,11 @@
     python benchmarks/device.py [--models FOLDER] [--json FILE]
 
 Three networks: boston 13-50-1 with the paper's recipe and a GRU of 16 units on the sine signal with
-the default one, both trained and pruned here, and a 784-300-100-10 of random weights of which 98 % are cut. Of
-each, the unpruned network as a plain dense loop in float32 (written as one would by hand, with
-newlib's expf and tanhf in the GRU) and in int8 by our own generator, against what `secateur.export`
-makes of the pruned one. On this computer, onnxruntime (batch of 1, called from Python) beside the
-same C, called in a loop from C.
+the default one, both trained and pruned here, and a 784-300-100-10 of random weights of which 98 %
+are cut. Of each, the unpruned network as a plain dense loop in float32 (written as one would by
+hand, with newlib's expf and tanhf in the GRU, whose own flash is not counted) and in int8 by our
+own generator, against what `secateur.export` makes of the pruned one. On this computer, onnxruntime
+(batch of 1, called from Python) beside the same C, called in a loop from C.
 
 Needs "secateur[device,onnx]"; arm-none-eabi-gcc for the GRU's newlib. Trained models are kept in
 --models and used again.

@@ -178,7 +178,7 @@ def _broadcast(value: Any, shape: tuple[int, ...], dtype: Any) -> Array:
     """Broadcast; what JAX does not yet hold by NumPy, which has nothing to compile."""
     if isinstance(value, jax.Array):
         return jnp.broadcast_to(value.astype(dtype), shape)
-    return jnp.asarray(np.broadcast_to(np.asarray(value, dtype), shape))
+    return jax.device_put(np.broadcast_to(np.asarray(value, dtype), shape))
 
 
 def _prior_for(q: Normal, prior: Any, path: str) -> Any:

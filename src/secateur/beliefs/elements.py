@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from secateur.beliefs.trees import PyTree, aligned, beliefs_in, flatten, is_belief, map_beliefs
@@ -100,9 +101,16 @@ def count(beliefs: PyTree) -> Count:
     """
     uncertain = list(beliefs_in(beliefs))
     return Count(
-        live=sum(int(jnp.count_nonzero(q.variance > 0)) for q in uncertain),
+        live=sum(_positive(q.variance) for q in uncertain),
         total=sum(jnp.size(q.mean) for q in uncertain),
     )
+
+
+def _positive(values: Any) -> int:
+    """How many are; by NumPy, which has nothing to compile, where it can see them all."""
+    if isinstance(values, jax.Array) and not values.is_fully_addressable:
+        return int(jnp.count_nonzero(values > 0))
+    return int(np.count_nonzero(np.asarray(values) > 0))
 
 
 def hold_pruned(beliefs: PyTree) -> PyTree:

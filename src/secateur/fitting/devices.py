@@ -47,7 +47,7 @@ def put(array: Any, sharding: NamedSharding) -> Array:
 def put_rows(mesh: Mesh | None, array: Any, axis: int) -> Array:
     """Divide an array's rows, which lie along an axis, over the mesh if they can be."""
     if mesh is None:
-        return jnp.asarray(array)
+        return array if isinstance(array, jax.Array) else jax.device_put(np.asarray(array))
     if not is_here(array):
         return array
     spec: list[Any] = [None] * np.ndim(array)

@@ -117,10 +117,16 @@ def deal(order: Array, batch_size: int) -> tuple[Array, np.ndarray]:
     return order[np.where(counts, places, 0)], counts
 
 
-def rate_at(plan: Plan, epoch: ArrayLike) -> Array:
-    """Return the learning rate at a time in epochs: a plateau, then half a cosine down to 0."""
-    cooled = jnp.clip((epoch - plan.cool_start) / plan.cool_epochs, 0, 1)
-    return plan.rate * 0.5 * (1 + jnp.cos(jnp.pi * cooled))
+def rate_at(plan: Plan, epoch: ArrayLike, xp: Any = jnp) -> Any:
+    """Return the learning rate at a time in epochs: a plateau, then half a cosine down to 0.
+
+    Args:
+        plan: numbers of JAX, or of NumPy with `xp=np`.
+        epoch: the time.
+        xp: whose functions compute it.
+    """
+    cooled = xp.clip((epoch - plan.cool_start) / plan.cool_epochs, 0, 1)
+    return plan.rate * 0.5 * (1 + xp.cos(xp.pi * cooled))
 
 
 def warmth_at(plan: Plan, epoch: ArrayLike) -> Array:

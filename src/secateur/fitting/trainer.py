@@ -132,10 +132,10 @@ class Trainer:
             alive,
             self.settings.optimiser.init(program.to_optimise(self.settings, weights, noise)),
             noise,
-            jnp.zeros((), jnp.int32),
+            jax.device_put(np.zeros((), np.int32)),
             prior,
             key,
-            jnp.zeros((), jnp.int32),
+            jax.device_put(np.zeros((), np.int32)),
         )
         return self.placed(state)
 
@@ -299,7 +299,7 @@ class Trainer:
             free_energy=float(totals[best]),
             complexity=complexity,
             accuracy=float(last.accuracy[0, best]) - jacobian,
-            rate=float(program.rate_at(plan, epoch)),
+            rate=float(program.rate_at(plan, epoch, np)),
             phase=timetable.phase,
             seconds=pace.seconds,
             seconds_left=pace.seconds_per_epoch * (timetable.last_epoch - done),

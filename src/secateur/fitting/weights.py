@@ -241,11 +241,11 @@ def _joined(places: list[Place], parameters: tuple[Any, ...], size: int, dtype: 
     values = [np.asarray(p, dtype) for p in parameters]
     first = next((v.flat[0] for v in values if v.size), np.zeros((), dtype))
     if all(np.all(v == first) for v in values):
-        return jnp.asarray(first)
+        return jax.device_put(np.asarray(first, dtype))
     whole = np.ones(size, dtype)
     for place, value in zip(places, values, strict=True):
         whole[place.start : place.start + place.size] = np.broadcast_to(value, place.shape).ravel()
-    return jnp.asarray(whole)
+    return jax.device_put(whole)
 
 
 def flat_complexity(weights: Weights, alive: Vectors, priors: tuple[Any, ...]) -> Array:

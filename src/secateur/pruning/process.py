@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from secateur.fitting import program
+from secateur.fitting.devices import is_here
 from secateur.fitting.levelling import WORTH_MENTIONING, jitter
 from secateur.fitting.program import Evaluation, Record, State
 from secateur.fitting.trainer import NotFinite, Trainer
@@ -215,7 +216,10 @@ class Process:
 
     def live_weights(self, state: State) -> np.ndarray:
         """Return the number of live weights, by run."""
-        sums = [np.atleast_1d(np.asarray(jnp.sum(a, axis=-1))) for a in state.alive]
+        sums = [
+            np.atleast_1d(np.sum(np.asarray(a), axis=-1) if is_here(a) else jnp.sum(a, axis=-1))
+            for a in state.alive
+        ]
         return np.asarray(np.sum(sums, axis=0))
 
     def attempt(self, phases: Callable[[], None]) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from secateur.fitting import devices
 from secateur.fitting.program import State
 from secateur.fitting.result import Fitted
 from secateur.fitting.sources import Arrays, Stream, source_of
@@ -52,8 +54,15 @@ def resume(fits: list[Fitted], source: Arrays | Stream) -> tuple[Trainer, State]
 
 def _check_finite(fitted: Fitted) -> None:
     weights = fitted.continuation.state.weights
-    if not all(bool(jnp.all(jnp.isfinite(v))) for v in jax.tree.leaves(weights)):
+    if not all(_finite(v) for v in jax.tree.leaves(weights)):
         raise ValueError(
             "the fitted model holds nan or infinite beliefs, which no score can judge. Fit it "
             "again with a smaller learning rate."
         )
+
+
+def _finite(values: jax.Array) -> bool:
+    """Whether all are; by NumPy, which has nothing to compile, where it can see them all."""
+    if devices.is_here(values):
+        return bool(np.all(np.isfinite(np.asarray(values))))
+    return bool(jnp.all(jnp.isfinite(values)))
