@@ -78,7 +78,7 @@ def export(
             where these are installed (`pip install "secateur[device]"`).
 
     Returns:
-        The `Sheet`, also written as `NAME.json` beside the export.
+        The `Sheet`, also written as `NAME.c.json` or `NAME.onnx.json` beside the export.
 
     Raises:
         ExportError: the model or a wish cannot be exported; nothing was written then.
@@ -93,7 +93,7 @@ def export(
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     sheet = sc.export(fitted, f"{folder}/net.c", measured=False)
         >>> sheet.files, sheet.style
-        (('net.c', 'net.h', 'net.json'), 'straight')
+        (('net.c', 'net.h', 'net.c.json'), 'straight')
     """
     path = Path(path)
     if not isinstance(result, Trained):
@@ -108,7 +108,7 @@ def export(
     if path.suffix == ".onnx":
         sheet = _onnx(small, path, inputs, names[0])
         sheet = replace(sheet, parameters=parameters, nonzeros=small.live_weights)
-        _write({path.with_suffix(".json"): sheet.to_json()})
+        _write({path.with_name(f"{path.name}.json"): sheet.to_json()})
         return sheet
     name = check_prefix(path.stem if name is None else name)
     model = model_graph(small, inputs, input_factors=quantise in (None, "weights16"))
@@ -116,7 +116,7 @@ def export(
     source = _source(small, model, quantised, name, optimise, names)
     found, notes = _measured(source, model, optimise) if measured else (None, [])
     sheet = Sheet(
-        files=(f"{path.stem}.c", f"{path.stem}.h", f"{path.stem}.json"),
+        files=(path.name, f"{path.stem}.h", f"{path.name}.json"),
         target="c",
         style=source.style,
         quantise=quantise,
@@ -134,7 +134,7 @@ def export(
         {
             path.with_suffix(".c"): source.source.replace(f'"{name}.h"', f'"{path.stem}.h"'),
             path.with_suffix(".h"): source.header,
-            path.with_suffix(".json"): sheet.to_json(),
+            path.with_name(f"{path.name}.json"): sheet.to_json(),
         }
     )
     return sheet
@@ -312,13 +312,18 @@ def _scores(
         scale = 1.0 if scaling.targets is None else np.square(scaling.targets.scale)
         belief = Normal(mean, variance / jnp.asarray(scale, jnp.float32).reshape(
             (1,) * (mean.ndim - np.ndim(scale)) + np.shape(scale)))  # fmt: skip
-    density = likelihood.predictive_log_density(small.noise, belief, y)
+    density = _log_density(likelihood, small.noise, belief, y)
     if scaling.targets is not None:
         density = density - scaling.targets.log_jacobian_per_row(targets)
     facts = {f"log_density{end}": float(jnp.mean(density))}
     if isinstance(likelihood, CategoricalLikelihood):
         facts[f"correct{end}"] = float(np.mean(outputs.argmax(-1) == np.asarray(targets)))
     return facts
+
+
+@jax.jit
+def _log_density(likelihood: Any, noise: Any, belief: Any, targets: Any) -> Any:
+    return likelihood.predictive_log_density(noise, belief, targets)
 
 
 def _notes(model: ModelGraph, quantised: Quantised | None) -> list[str]:
@@ -339,7 +344,7 @@ def _onnx(small: Trained, path: Path, inputs: Any, names: Sequence[str]) -> Shee
     written = write_onnx(small, path, inputs=inputs, names=names or None)
     meanings = [f"{name}: {meaning}" for name, meaning in written.outputs.items()]
     return Sheet(
-        files=(path.name, f"{path.stem}.json"),
+        files=(path.name, f"{path.name}.json"),
         target="onnx",
         style=", ".join(f"{count} {kind}" for kind, count in written.operators.items()),
         file_bytes=written.size,

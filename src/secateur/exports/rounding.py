@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from secateur.beliefs.trees import flatten, is_belief
 from secateur.distributions import Normal
@@ -78,17 +79,19 @@ def energy_on(trained: Trained, inputs: Any, targets: Any) -> float:
                               if is_belief(q)))  # fmt: skip
     block = trained.scaling.standard((inputs, targets), dtype)
     sampling = draws(trained.model.inference)
-    found = free_energy(
-        propagate(trained.model.f, trained.model.inference),
-        trained.beliefs,
-        trained.priors,
-        trained.model.likelihood,
-        trained.noise,
-        block,
-        key=jax.random.key(0) if sampling else None,
-        samples=trained.recipe.samples if sampling else 1,
-    )
-    total = float(found.total)
+    key = jax.random.key(0) if sampling else None
+    samples = trained.recipe.samples if sampling else 1
+    model = trained.model
+    forward = propagate(model.f, model.inference)
+
+    @jax.jit  # of the data only: beliefs may hold leaves that are no arrays
+    def energy(block: Any) -> Array:
+        return free_energy(
+            forward, trained.beliefs, trained.priors, model.likelihood, trained.noise, block,
+            key=key, samples=samples,
+        ).total  # fmt: skip
+
+    total = float(energy(block))
     if trained.scaling.targets is not None:
         total += len(block[1]) * trained.scaling.targets.log_jacobian_per_row(targets)
     return total
