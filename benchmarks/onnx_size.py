@@ -2,9 +2,8 @@
 
     python benchmarks/onnx_size.py --keep 0.05
 
-Both are written by `secateur.exports.onnx.write_onnx` and run by onnxruntime, one row at a time on
-one thread, in turns. Their outputs are the same: what the small one lacks is multiplied by 0 in the
-other.
+The small one is what `secateur.compact` makes of the other. Both are written by
+`secateur.exports.onnx.write_onnx` and run by onnxruntime, one row at a time on one thread, in turns.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import json
 import statistics
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -24,36 +24,34 @@ import onnxruntime
 import secateur as sc
 from secateur.exports.onnx import write_onnx
 from secateur.fitting.result import Trained
-from secateur.fitting.scaling import Scaling
 
 
-def trained(network, params) -> Trained:
-    """A model that need not be trained: the weights' values do not change what is measured."""
-    beliefs = jax.tree.map(lambda w: sc.Normal(w, jnp.where(w == 0, 0.0, 1e-4)), params)
-    noise = sc.Gamma(jnp.full(network.outputs, 30.0), jnp.full(network.outputs, 4.0))
-    return Trained(
-        sc.BayesianModel(network, params), beliefs, None, noise, Scaling(None, None),
-        0.0, None, 0.0, 0, "", None,
-    )  # fmt: skip
+def with_zeros(inputs: int, hidden: tuple[int, ...], outputs: int, keep: float) -> Trained:
+    """A network of which all but a share of the units has been cut; it need not be trained."""
+    network = sc.networks.Dense(inputs, hidden, outputs)
+    params = network.init(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    alive = [np.ones(inputs, bool)]
+    alive += [rng.permutation(n) < max(1, round(keep * n)) for n in hidden]
+    alive += [np.ones(outputs, bool)]
 
+    def belief(values, left):
+        return sc.Normal(jnp.where(left, values, 0.0), jnp.where(left, 1e-4, 0.0))
 
-def pair(
-    inputs: int, hidden: tuple[int, ...], outputs: int, keep: float
-) -> tuple[Trained, Trained]:
-    """A wide network of which all but a share of the units has weights of 0, and what is left."""
-    small = sc.networks.Dense(inputs, tuple(max(1, round(keep * n)) for n in hidden), outputs)
-    wide = sc.networks.Dense(inputs, hidden, outputs)
-    params = small.init(jax.random.key(0))
-    layers = []
-    before = inputs
-    for layer, units in zip(params["layers"], (*hidden, outputs), strict=True):
-        rows, columns = layer["weights"].shape
-        weights = jnp.zeros((before, units)).at[:rows, :columns].set(layer["weights"])
-        layers.append(
-            {"weights": weights, "bias": jnp.zeros(units).at[:columns].set(layer["bias"])}
-        )
-        before = units
-    return trained(wide, {"layers": layers}), trained(small, params)
+    beliefs = {
+        "layers": [
+            {
+                "weights": belief(layer["weights"], before[:, None] & after[None]),
+                "bias": belief(layer["bias"], after),
+            }
+            for layer, before, after in zip(params["layers"], alive[:-1], alive[1:], strict=True)
+        ]
+    }
+    model = sc.BayesianModel(network, params)
+    x = rng.normal(size=(64, inputs))
+    targets = np.asarray(network(params, jnp.asarray(x, jnp.float32)))
+    begun = sc.fit(model, (x, targets), key=jax.random.key(0), epochs=1, progress=False)
+    return replace(begun, beliefs=beliefs)
 
 
 def session(path: Path) -> onnxruntime.InferenceSession:
@@ -79,7 +77,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures there")
     options = parser.parse_args()
 
-    models = pair(options.inputs, tuple(options.hidden), options.outputs, options.keep)
+    wide = with_zeros(options.inputs, tuple(options.hidden), options.outputs, options.keep)
+    models = (wide, sc.compact(wide))
     x = np.random.default_rng(0).normal(size=(1, options.inputs)).astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in ("zeros.onnx", "small.onnx")]

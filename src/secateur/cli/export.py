@@ -74,22 +74,26 @@ def export(
     ] = True,
 ) -> None:
     """Write the pruned model as ONNX or C, and a sheet of what it costs on a device."""
+    from rich.console import Console
+
     from secateur.runs.exporting import export_run
     from secateur.runs.folders import Folder
 
     path = folder / f"model.{to.value}" if out is None else out
     if path.suffix != f".{to.value}":
         raise UserError(f"--to {to.value} writes a file that ends in .{to.value}, not {path.name}.")
+    doing = f"writing {path}" + (", compiling and running it" if measure and to == To.c else "")
     try:
-        sheet = export_run(
-            Folder(folder),
-            path,
-            data=data,
-            quantise=quantise and quantise.value,
-            optimise=optimise.value,
-            name=name,
-            measured=measure,
-        )
+        with Console(stderr=True).status(doing):
+            sheet = export_run(
+                Folder(folder),
+                path,
+                data=data,
+                quantise=quantise and quantise.value,
+                optimise=optimise.value,
+                name=name,
+                measured=measure,
+            )
     except (ValueError, OSError, ImportError) as error:
         raise UserError(str(error)) from error
     typer.echo(sheet.table())
