@@ -3,7 +3,8 @@
     python benchmarks/onnx_size.py --keep 0.05
 
 The small one is what `secateur.compact` makes of the other. Both are written by
-`secateur.exports.onnx.write_onnx` and run by onnxruntime, one row at a time on one thread, in turns.
+`secateur.exports.onnx.write_onnx` and run by onnxruntime, one row at a time on one thread, in
+turns.
 """
 
 from __future__ import annotations
