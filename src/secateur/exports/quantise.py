@@ -26,6 +26,8 @@ MODES = {"int8": np.int8, "int16x8": np.int16, "weights8": None, "weights16": No
 _LEAST_BITS, _MOST_BITS = 2, 8
 _TANH, _SIGMOID = 1 / 4096, 1 / 2048  # steps of the arguments of tanh_q15 and sigmoid_q15
 _Q15 = 1 / 32768
+_LARGEST_SUM = 2**30  # half of what 32 bits hold, so that as much again can be added
+_ROWS = 1024  # that are looked at for how large values become
 _HEADROOM = {"int8": 1.0, "int16": 2.0}  # how far beyond the rows that were seen
 
 
@@ -199,13 +201,16 @@ class _Quantiser:
         size = max(self.largest.get(v, 0.0) for v in (value, other) if isinstance(v, Value))
         return max(size, 1e-6) * _HEADROOM[np.dtype(dtype).name] / limit.max
 
-    def rescaled(self, whole: _Whole, scale: float, dtype: Any, low: int | None = None) -> _Whole:
+    def rescaled(
+        self, whole: _Whole, scale: float, dtype: Any, low: int | None = None, high: int = 2**31
+    ) -> _Whole:
         limit = np.iinfo(dtype)
-        low = int(limit.min) if low is None else low
+        high = min(int(limit.max), high)
+        low = max(int(limit.min), -high - 1) if low is None else low
         if np.isclose(whole.scale, scale, rtol=1e-12) and whole.value.dtype == dtype and low < 0:
             return whole
         multiplier, shift = multiplier_and_shift(whole.scale / scale)
-        limits = {"multiplier": multiplier, "shift": shift, "low": low, "high": int(limit.max)}
+        limits = {"multiplier": multiplier, "shift": shift, "low": low, "high": high}
         value = self.add("requantise", [whole.value], whole.value.shape, dtype, **limits)
         return _Whole(value, scale)
 
@@ -230,9 +235,11 @@ class _Quantiser:
         return self.whole[atom]
 
     def at_scale(self, atom: Atom, scale: float, dtype: Any) -> Atom:
+        limit = min(np.iinfo(dtype).max, _LARGEST_SUM)  # of which two can be added
         if isinstance(atom, Constant):
-            return Constant(np.rint(atom.array / scale).astype(dtype), atom.shape)
-        return self.rescaled(self.in_whole(atom), scale, dtype).value
+            whole = np.clip(np.rint(atom.array / scale), -limit, limit)
+            return Constant(whole.astype(dtype), atom.shape)
+        return self.rescaled(self.in_whole(atom), scale, dtype, high=int(limit)).value
 
     def operand(self, atom: Value) -> _Whole:
         """A value as it meets weights."""
@@ -289,8 +296,13 @@ class _Quantiser:
         inputs = [self.in_float(a) for a in node.inputs]
         if any(isinstance(a, Value) and a in self.whole for a in node.inputs):
             self.in_floats.append(node.op)
+        op = node.op
+        divisor = inputs[1] if op == "div" else None
+        if isinstance(divisor, Constant):  # a product in C; to the bit, it has to be one in Python
+            op, inverse = "mul", (1 / divisor.array.astype(np.float64)).astype(np.float32)
+            inputs = [inputs[0], Constant(inverse, divisor.shape)]
         self.floats[node.output] = self.add(
-            node.op, inputs, node.output.shape, node.output.dtype, **node.attributes
+            op, inputs, node.output.shape, node.output.dtype, **node.attributes
         )
 
     def product(self, node: Node) -> None:
@@ -300,9 +312,14 @@ class _Quantiser:
         self.tensors.append(found)
         rounded = np.rint(weights / found.step).astype(np.int8)
         self.weights.append(rounded * found.step)
+        x = self.small_enough(node.inputs[0], x, rounded)  # type: ignore[arg-type]
         scale = x.scale * found.step
         bias = node.attributes["bias"]
-        offset = None if bias is None else np.rint(bias / scale).astype(np.int32)
+        offset = None if bias is None else np.rint(bias / scale)
+        if offset is not None and np.max(np.abs(offset)) >= _LARGEST_SUM:
+            self.product_with_float_bias(node, x, rounded, scale)
+            return
+        offset = None if offset is None else offset.astype(np.int32)
         attributes = node.attributes | {"weights": rounded, "bias": offset}
         total = self.add(node.op, [x.value], node.output.shape, np.int32, **attributes)
         raw = _Whole(total, scale)
@@ -316,6 +333,36 @@ class _Quantiser:
         else:
             step, dtype = self.wanted(node.output)
             self.whole[node.output] = self.rescaled(raw, step, dtype)
+
+    def small_enough(self, atom: Value, x: _Whole, weights: np.ndarray) -> _Whole:
+        """The operand in as many bits as leave every sum within 32, whatever comes in."""
+        rows = np.abs(weights.astype(np.int64)).reshape(len(weights), -1).sum(1)
+        limit, halved = int(np.iinfo(x.value.dtype).max), 0
+        while (int(rows.max(initial=0)) * (limit >> halved)) >= _LARGEST_SUM:
+            halved += 1
+        if not halved:
+            return x
+        whole = self.in_whole(atom)
+        multiplier, shift = multiplier_and_shift(whole.scale / (x.scale * 2**halved))
+        limits = {"low": -(limit >> halved), "high": limit >> halved}
+        value = self.add("requantise", [whole.value], x.value.shape, x.value.dtype,
+                         multiplier=multiplier, shift=shift, **limits)  # fmt: skip
+        return _Whole(value, x.scale * 2**halved)
+
+    def product_with_float_bias(
+        self, node: Node, x: _Whole, weights: np.ndarray, scale: float
+    ) -> None:
+        """A product whose bias is too large for 32 bits at its scale."""
+        shape = node.output.shape
+        attributes = node.attributes | {"weights": weights, "bias": None}
+        total = self.add(node.op, [x.value], shape, np.int32, **attributes)
+        rest = self.add("dequantise", [total], shape, np.float32, scale=float(scale))
+        last = node.op == "linear" or node.attributes["channels_last"]
+        spread = [1] * len(shape)
+        spread[-1 if last else 1] = -1
+        bias = Constant.of(node.attributes["bias"].astype(np.float32).reshape(spread))
+        self.floats[node.output] = self.add("add", [rest, bias], shape, np.float32)
+        self.in_floats.append("a large bias")
 
     def only_relu(self, value: Value) -> Node | None:
         readers = self.users.get(value, [])
@@ -418,7 +465,8 @@ def _largest(model: ModelGraph) -> dict[Value, float]:
         size = float(np.max(np.abs(np.asarray(array, np.float64)), initial=0.0))
         largest[value] = max(largest.get(value, 0.0), size)
 
-    for row in model.rows[:256]:
+    chosen = np.linspace(0, len(model.rows) - 1, min(_ROWS, len(model.rows))).astype(int)
+    for row in model.rows[chosen]:
         frames = row.reshape(-1, *graph.inputs[0].shape)
         states: list[Any] = [s.initial for s in graph.states]
         for frame in frames:

@@ -13,7 +13,7 @@ from secateur.exports.c.expressions import Writer, literal, wrapped
 from secateur.exports.c.fusing import groups
 from secateur.exports.c.kernels import costs, taps_of
 from secateur.exports.c.loops import KINDS, Loops
-from secateur.exports.c.names import check_prefix, identifiers
+from secateur.exports.c.names import check_prefix, identifiers, in_comment
 from secateur.exports.c.products import weight_bytes
 from secateur.exports.c.scalars import Straight, straighten
 from secateur.exports.c.straight import write_straight
@@ -293,8 +293,7 @@ class _Parts:
         upper = self.name.upper()
         lines = ["enum {"]
         for i, (c_name, name) in enumerate(zip(identifiers(names), names, strict=True)):
-            shown = name.replace("*/", "* /").replace("\n", " ")
-            lines.append(f"    {upper}_{what}_{c_name} = {i}, /* {shown} */")
+            lines.append(f"    {upper}_{what}_{c_name} = {i}, /* {in_comment(name)} */")
         return [*lines, "};", ""]
 
     def source(self) -> str:
@@ -377,6 +376,5 @@ def _matrix(name: str, columns: str, values: np.ndarray) -> list[str]:
 
 
 def _comment(sentences: Sequence[str]) -> list[str]:
-    safe = [s.replace("*/", "* /").replace("\\\n", " ") for s in sentences]
-    first, *rest = safe
+    first, *rest = map(in_comment, sentences)
     return [f"/* {first}", *(f" * {s}" for s in rest), " */"]
