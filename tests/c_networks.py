@@ -190,6 +190,4 @@ def examples(name, calls=1000, seed=1):
 def graph_of(name, params):
     """The steps of one row, or one frame."""
     f, _, shape, by_frame = NETWORKS[name]
-    return steps(
-        lambda x: f(params, x), (1, *shape[1:]) if by_frame else shape, by_frame=by_frame
-    )
+    return steps(lambda x: f(params, x), (1, *shape[1:]) if by_frame else shape, by_frame=by_frame)

@@ -27,7 +27,8 @@ _LEAST_BITS, _MOST_BITS = 2, 8
 _TANH, _SIGMOID = 1 / 4096, 1 / 2048  # steps of the arguments of tanh_q15 and sigmoid_q15
 _Q15 = 1 / 32768
 _LARGEST_SUM = 2**30  # half of what 32 bits hold, so that as much again can be added
-_ROWS = 1024  # that are looked at for how large values become
+_LOOKUP_ERROR = 2e-3  # relative to the largest value, of a function that is looked up
+_ROWS = 256  # that are looked at for how large values become
 _HEADROOM = {"int8": 1.0, "int16": 2.0}  # how far beyond the rows that were seen
 
 
@@ -431,18 +432,43 @@ class _Quantiser:
     def lookup(self, node: Node) -> None:
         """A function of one value, as a table."""
         root, nodes = self.groups.looked_up[node.output]
-        x = self.rescaled(self.in_whole(root), self.step(root, np.int16), np.int16)
-        places = np.arange(257) * 256 - 32768
-        values: dict[Value, Any] = {root: places * x.scale}
-        numbers = Numbers()
-        for step in nodes:
-            arguments = [values[a] if isinstance(a, Value) else a.number for a in step.inputs]
-            values[step.output] = numbers.elementwise(step.op, step.attributes, *arguments)
         scale, dtype = self.wanted(node.output)
-        limit = np.iinfo(dtype)
-        table = np.clip(np.rint(values[node.output] / scale), limit.min, limit.max).astype(int)
+        unit = self.step(root, np.int16)
+        table = _table(root, nodes, unit, scale, np.iinfo(dtype), self.largest.get(root, 0.0))
+        if table is None:
+            for step in nodes:
+                if step.output not in self.floats:
+                    self.float_step(step)
+            return
+        x = self.rescaled(self.in_whole(root), unit, np.int16)
         value = self.add("lookup", [x.value], node.output.shape, dtype, table=tuple(table.tolist()))
         self.whole[node.output] = _Whole(value, scale)
+
+
+def _table(
+    root: Value, nodes: list[Node], unit: float, scale: float, limit: Any, largest: float
+) -> np.ndarray | None:
+    """A function at 257 places; None if it is not nearly straight in between."""
+    numbers = Numbers()
+
+    def function(x: np.ndarray) -> np.ndarray:
+        values: dict[Value, Any] = {root: x}
+        with np.errstate(all="ignore"):
+            for step in nodes:
+                arguments = [values[a] if isinstance(a, Value) else a.number for a in step.inputs]
+                values[step.output] = numbers.elementwise(step.op, step.attributes, *arguments)
+            whole = np.asarray(values[nodes[-1].output], np.float64) / scale
+        return np.clip(np.broadcast_to(whole, x.shape), limit.min, limit.max)
+
+    places = (np.arange(257) * 256 - 32768) * unit
+    table = function(places)
+    middles = places[:-1] + 128 * unit
+    between, straight = function(middles), (table[:-1] + table[1:]) / 2
+    seen = np.abs(middles) <= largest
+    gap = np.abs(between - straight)[seen]
+    if not np.all(np.isfinite(table)) or not np.all(gap <= max(_LOOKUP_ERROR * limit.max, 0.5)):
+        return None
+    return np.rint(table).astype(int)
 
 
 def _zero(node: Node) -> bool:

@@ -170,7 +170,9 @@ class Scalars:
 def _is_shifted_input(scalar: Scalar) -> bool:
     """Whether this is x + constant."""
     weights, constant = scalar.detail
-    return len(scalar.args) == 1 and scalar.args[0].op == "x" and weights == (1.0,) and constant != 0
+    return (
+        len(scalar.args) == 1 and scalar.args[0].op == "x" and weights == (1.0,) and constant != 0
+    )
 
 
 def _array(values: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
