@@ -145,7 +145,7 @@ def test_quantised_networks(name, tmp_path):
                 np.testing.assert_array_equal(found, truth.astype(np.float32))
 
 
-# --- what may not happen ----------------------------------------------------------------------------
+# --- what may not happen --------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

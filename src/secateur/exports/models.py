@@ -173,5 +173,5 @@ def _check(made: ModelGraph) -> None:
             "state is read out."
         )
     raise ExportError(
-        f"the exported steps differ from the model by {gap.max():.3g}: this is a mistake of secateur."
+        f"the exported steps differ from the model by {np.max(gap):.3g}: a mistake of secateur's."
     )

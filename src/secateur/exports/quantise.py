@@ -164,6 +164,7 @@ class _Quantiser:
         self.tensors: list[TensorBits] = []
         self.weights: list[np.ndarray] = []
         self.in_floats: list[str] = []
+        self.left: set[Atom] = set()  # results in floats of what was in integers
         self.deviations = iter(model.deviations)
         self.groups = _univariate(self.graph)
 
@@ -295,8 +296,9 @@ class _Quantiser:
 
     def float_step(self, node: Node) -> None:
         inputs = [self.in_float(a) for a in node.inputs]
-        if any(isinstance(a, Value) and a in self.whole for a in node.inputs):
+        if any(a in self.whole or a in self.left for a in node.inputs):
             self.in_floats.append(node.op)
+            self.left.add(node.output)
         op = node.op
         divisor = inputs[1] if op == "div" else None
         if isinstance(divisor, Constant):  # a product in C; to the bit, it has to be one in Python

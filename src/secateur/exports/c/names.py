@@ -57,9 +57,8 @@ def check_file(stem: str) -> str:
             f"file {stem}_net.c."
         )
     if not stem.isprintable() or any(c in stem for c in '"\\'):
-        raise ExportError(
-            f"#include cannot name {stem + '.h'!r}. Name the file {identifiers([stem])[0].lower()}.c."
-        )
+        better = identifiers([stem])[0].lower()
+        raise ExportError(f"#include cannot name {stem + '.h'!r}. Name the file {better}.c.")
     return stem
 
 
