@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -111,9 +112,9 @@ def export(
     small = _compacted(result, inputs)
     names = _names(result, input_names, output_names)
     if path.suffix == ".onnx":
-        sheet = _onnx(small, path, inputs, names[0])
+        sheet, content = _onnx(small, path, inputs, names[0])
         sheet = replace(sheet, parameters=parameters, nonzeros=small.live_weights)
-        _write({path.with_suffix(".json"): sheet.to_json()})
+        _write({path: content, path.with_suffix(".json"): sheet.to_json()})
         return sheet
     name = check_prefix(check_file(path.stem) if name is None else name)
     check_file(path.stem)
@@ -356,23 +357,37 @@ def _notes(model: ModelGraph, quantised: Quantised | None) -> list[str]:
     return notes
 
 
-def _onnx(small: Trained, path: Path, inputs: Any, names: Sequence[str]) -> Sheet:
+def _onnx(small: Trained, path: Path, inputs: Any, names: Sequence[str]) -> tuple[Sheet, bytes]:
     from secateur.exports.onnx import write_onnx
 
-    written = write_onnx(small, path, inputs=inputs, names=names or None)
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / path.name
+        written = write_onnx(small, made, inputs=inputs, names=names or None)
+        content = made.read_bytes()
     meanings = [f"{name}: {meaning}" for name, meaning in written.outputs.items()]
-    return Sheet(
+    sheet = Sheet(
         files=(path.name, f"{path.stem}.json"),
         target="onnx",
         style=", ".join(f"{count} {kind}" for kind, count in written.operators.items()),
         file_bytes=written.size,
         notes=tuple(meanings),
     )
+    return sheet, content
 
 
-def _write(files: dict[Path, str]) -> None:
-    try:
-        for path, text in files.items():
-            atomic.write(path, text)
-    except OSError as error:
-        raise ExportError(f"{error.filename} cannot be written: {error.strerror}.") from error
+def _write(files: dict[Path, str | bytes]) -> None:
+    """Write all files; or none, where one of them cannot be written."""
+    before: dict[Path, bytes | None] = {}
+    for path, content in files.items():
+        try:
+            old = path.read_bytes() if path.exists() else None
+            atomic.write(path, content)
+            before[path] = old
+        except OSError as error:
+            for other, text in before.items():
+                if text is None:
+                    other.unlink(missing_ok=True)
+                else:
+                    atomic.write(other, text)
+            reason = error.strerror or str(error)
+            raise ExportError(f"{path} cannot be written: {reason}.") from error
