@@ -29,6 +29,8 @@ from secateur.exports.rounding import energy_on, rounded_model
 from secateur.exports.sheet import Sheet
 from secateur.fitting.result import Trained
 from secateur.likelihoods import CategoricalLikelihood
+from secateur.networks import Dense, Gru
+from secateur.propagation.interpreter import UnsupportedOperation
 
 __all__ = ["export"]
 
@@ -106,8 +108,7 @@ def export(
             "load or compact returned."
         )
     _check_wishes(path, quantise, optimise)
-    if targets is not None and inputs is None:
-        raise ExportError("targets are given without inputs. Give inputs=…, the rows they are of.")
+    _check_rows(result, inputs, targets)
     parameters = sum(int(np.size(q.mean)) for q in beliefs_in(result.beliefs))
     small = _compacted(result, inputs)
     names = _names(result, input_names, output_names)
@@ -133,7 +134,7 @@ def export(
         multiply_adds=source.multiply_adds,
         state_bytes=source.state_bytes or None,
         tensors=tuple(quantised.tensors) if quantised else (),
-        notes=(*notes, *_notes(model, quantised)),
+        notes=(*notes, *_notes(found, model, quantised)),
         **_device(found, source, model, quantised),
         **_held_out(small, model, quantised, inputs, targets),
     )
@@ -166,11 +167,39 @@ def _check_wishes(path: Path, quantise: str | None, optimise: str) -> None:
                 raise ExportError(f"{made} cannot be written: it is no file.")
 
 
+def _check_rows(result: Trained, inputs: Any, targets: Any) -> None:
+    if inputs is None:
+        if targets is not None:
+            raise ExportError("targets are given without inputs. Give inputs=…, their rows.")
+        return
+    rows, network, scale = np.asarray(inputs), result.model.f, result.scaling.inputs
+    if rows.ndim < 2 or not len(rows):
+        raise ExportError(f"inputs have the shape {rows.shape}. Give rows of inputs, rows first.")
+    if not np.all(np.isfinite(rows)):
+        raise ExportError("inputs hold numbers that are not finite. Leave such rows out.")
+    columns = None if scale is None else np.size(scale.shift)
+    if isinstance(network, Dense | Gru):
+        columns = network.inputs
+    if columns not in (None, 1, rows.shape[-1]):
+        raise ExportError(
+            f"inputs have {rows.shape[-1]} columns, and the model has {columns} inputs."
+        )
+    if targets is not None and len(targets) != len(rows):
+        raise ExportError(f"there are {len(rows)} rows of inputs and {len(targets)} of targets.")
+
+
 def _compacted(result: Trained, inputs: Any) -> Trained:
     """The model without its dead units."""
     if isinstance(result, Compacted):
         return result
-    return compact(result, inputs=None if inputs is None else np.asarray(inputs)[:8])
+    if inputs is None and not isinstance(result.model.f, Dense | Gru):
+        raise ExportError(
+            "the shape of the model's inputs is not known. Give some rows of the data with inputs=…"
+        )
+    try:
+        return compact(result, inputs=None if inputs is None else np.asarray(inputs)[:8])
+    except UnsupportedOperation:  # of its moments; what is exported may have none
+        return result
 
 
 def _names(
@@ -345,8 +374,8 @@ def _scores(
     return facts
 
 
-def _notes(model: ModelGraph, quantised: Quantised | None) -> list[str]:
-    notes = ["Instructions are those of a Cortex-M4F; they are not cycles."]
+def _notes(found: Measured | None, model: ModelGraph, quantised: Quantised | None) -> list[str]:
+    notes = [] if found is None else ["Instructions are those of a Cortex-M4F, and not cycles."]
     if quantised is not None and model.drawn and quantised.mode in ("int8", "int16x8"):
         notes.append(
             "Activations were scaled by rows drawn from normal distributions; give real rows."

@@ -78,7 +78,8 @@ def quantise(model: ModelGraph, mode: str, *, most_noise: float = 0.1) -> Quanti
 
     Args:
         model: with example rows, which say how large activations become.
-        mode: "int8" for activations of 8 bits where they meet weights, "int16x8" for 16 bits,
+        mode: "int8" for activations of 8 bits where they meet weights (but the inputs, which have
+            16), "int16x8" for 16 bits,
             "weights8" for activations in floats, "weights16" for weights of 16 bits as well.
         most_noise: weights get as few bits, up to 8, as keep their noise below this.
     """
@@ -246,7 +247,9 @@ class _Quantiser:
     def operand(self, atom: Value) -> _Whole:
         """A value as it meets weights."""
         if atom not in self.operands:
-            dtype = MODES[self.mode]
+            # What comes in floats, as the inputs do, differs much in range: eight bits for all of
+            # it would cost more than those of all activations together.
+            dtype = MODES[self.mode] if atom in self.whole else np.int16
             whole = self.in_whole(atom, dtype)
             if whole.value.dtype != dtype:
                 whole = self.rescaled(whole, self.step(atom, dtype), dtype)

@@ -145,7 +145,7 @@ def write_c(
         initial = _initial(graph)
         multiply_adds = _products(graph)
         count = sum(elements(s.before.shape) for s in graph.states)
-        size = sum(s.before.dtype.itemsize * elements(s.before.shape) for s in graph.states)
+        size = sum(_itemsize(s.before.dtype) * elements(s.before.shape) for s in graph.states)
     parts = _Parts(name, graph, labels, members, initial, body, buffers, writer, vectors)
     return Source(
         parts.header(), parts.source(), name, "loops" if program is None else "straight",
@@ -198,6 +198,11 @@ def _products(graph: Graph) -> int:
             places = elements(node.output.shape) // len(weights)
             total += int(np.count_nonzero(weights)) * places
     return total
+
+
+def _itemsize(dtype: np.dtype) -> int:
+    """Of a number in C, where every float has four bytes."""
+    return 4 if dtype.kind == "f" else dtype.itemsize
 
 
 def _initial(graph: Graph) -> list[str]:
