@@ -11,7 +11,6 @@ import secateur as sc
 from c_networks import NETWORKS, compiled, examples, parameters, run, written
 from compiling import run_bound
 from exported import trained
-from secateur.beliefs.trees import beliefs_in
 from secateur.exports.evaluate import Numbers, evaluate
 from secateur.exports.models import model_graph
 from secateur.exports.quantise import MODES, bits_for, first_half, quantise, sixteen_bits
@@ -297,31 +296,30 @@ def test_what_integers_cannot_do_stays_in_floats_and_is_named():
 class TestHeldOut:
     pytestmark = needs_data
 
-    def test_integers_cost_little(self, name, monkeypatch, tmp_path):
-        """At most 0.02 nats per held-out row, with bits from the posterior."""
+    def test_integers_cost_little(self, name, monkeypatch):
+        """At most 0.02 nats per held-out row, with bits from the posterior, over three splits."""
         run_bound(monkeypatch)
         x, y = load(name)
-        order = np.random.default_rng(0).permutation(len(x))
-        train, test = order[len(x) // 10 :], order[: len(x) // 10]
-        key = jax.random.key(3)
-        fit = sc.fit(model(x.shape[1]), (x[train], y[train]), key=key, progress=False)
-        pruned = sc.prune(fit, (x[train], y[train]), key=key, progress=False)
-        live = sum(int((np.asarray(q.variance) > 0).sum()) for q in beliefs_in(pruned.beliefs))
-        for mode in INTEGERS:
+        changes = {mode: [] for mode in INTEGERS}
+        for seed in range(3):
+            order = np.random.default_rng(seed).permutation(len(x))
+            train, test = order[len(x) // 10 :], order[: len(x) // 10]
+            key = jax.random.key(seed)
+            fit = sc.fit(model(x.shape[1]), (x[train], y[train]), key=key, progress=False)
+            pruned = sc.prune(fit, (x[train], y[train]), key=key, progress=False)
             # Scales are those of the training rows: the held-out ones are not looked at.
             small = sc.compact(pruned, inputs=x[:8])
             made = model_graph(small, x[train], input_factors=False)
-            quantised = quantise(made, mode)
             rows = np.asarray(x[test], np.float32)
-            means = (
-                made.run(rows.astype(np.float64)),
-                made.run(rows, Numbers(np.float32), quantised.graph),
-            )
             variance = np.asarray(small.predict(rows).variance)
-            before, after = (log_density(small, m, variance, y[test]) for m in means)
-            bits = [t.bits for t in quantised.tensors]
-            print(name, mode, live, "weights", bits, "bits", before, "to", after)
-            assert after > before - 0.02
+            before = log_density(small, made.run(rows.astype(np.float64)), variance, y[test])
+            for mode, found in changes.items():
+                quantised = quantise(made, mode)
+                means = made.run(rows, Numbers(np.float32), quantised.graph)
+                found.append(log_density(small, means, variance, y[test]) - before)
+                print(name, mode, [(t.weights, t.bits) for t in quantised.tensors], found[-1])
+        assert min(np.mean(found) for found in changes.values()) > -0.02
+        assert min(min(found) for found in changes.values()) > -0.05
 
 
 def log_density(found, means, variance, y):
