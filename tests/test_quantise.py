@@ -292,7 +292,7 @@ def test_what_integers_cannot_do_stays_in_floats_and_is_named():
 # --- data -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["boston", "concrete"])
+@pytest.mark.parametrize("name", ["boston"])
 class TestHeldOut:
     pytestmark = needs_data
 
