@@ -6,6 +6,7 @@ import numpy as np
 import onnxruntime
 
 import secateur as sc
+from secateur.beliefs import priors
 from secateur.fitting.result import Trained
 from secateur.fitting.scaling import Affine, Scaling
 
@@ -33,8 +34,9 @@ def trained(f, params, *, scaled=0, seed=0, dtype=None, likelihood=None, inferen
     model = sc.BayesianModel(
         f, params, likelihood=likelihood or sc.GaussianLikelihood(), inference=inference
     )
+    prior = priors(beliefs, sc.Normal(0.0, 1.0))
     return Trained(
-        model, beliefs, None, NOISE if gaussian else None, scaling, 12.5, None, 0.0, 3, "", None
+        model, beliefs, prior, NOISE if gaussian else None, scaling, 12.5, None, 0.0, 3, "", None
     )
 
 

@@ -28,6 +28,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "rsqrt": lambda x: 1 / np.sqrt(x), "clamp": lambda low, x, high: np.clip(x, low, high),
     "select_n": lambda which, no, yes: np.where(which, yes, no),
 }  # fmt: skip
+MOVES = {"reshape", "transpose", "expand", "slice", "reverse", "concatenate"}
 _NOTHING = {"max": -np.inf, "sum": 0.0}
 _REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
@@ -90,7 +91,8 @@ def evaluate(
         return numbers.constant(atom.array) if isinstance(atom, Constant) else values[atom]
 
     def whole(atom: Atom) -> Any:
-        return np.broadcast_to(read(atom), atom.shape)
+        array = read(atom)
+        return array if np.shape(array) == atom.shape else np.broadcast_to(array, atom.shape)
 
     for node in graph.nodes:
         operands = [read(a) for a in node.inputs]
@@ -98,18 +100,19 @@ def evaluate(
             values.update(zip(node.outputs, _loop(node, operands, numbers), strict=True))
         elif node.op in ("linear", "conv", "pool", "reduce", "pad"):
             values[node.output] = _compute(node, whole(node.inputs[0]), numbers)
-        elif move(node, [whole(a) for a in node.inputs]) is not None:
+        elif node.op in MOVES:
             values[node.output] = move(node, [whole(a) for a in node.inputs])
         else:
             result = numbers.elementwise(node.op, node.attributes, *operands)
-            values[node.output] = np.broadcast_to(result, node.output.shape)
+            same = np.shape(result) == node.output.shape
+            values[node.output] = result if same else np.broadcast_to(result, node.output.shape)
         for value in node.outputs:
             watch(value, values[value])
     return [whole(a) for a in graph.outputs], [whole(s.after) for s in graph.states]
 
 
 def move(node: Node, arrays: Sequence[Any]) -> Any:
-    """The result of a step that only moves elements, or None for any other step."""
+    """The result of a step that only moves elements, one of `MOVES`."""
     attributes, shape = node.attributes, node.output.shape
     x = arrays[0]
     if node.op == "reshape":
@@ -123,9 +126,7 @@ def move(node: Node, arrays: Sequence[Any]) -> Any:
         return x[tuple(slice(a, b, c) for a, b, c in edges)]
     if node.op == "reverse":
         return np.flip(x, attributes["axes"])
-    if node.op == "concatenate":
-        return np.concatenate(arrays, attributes["axis"])
-    return None
+    return np.concatenate(arrays, attributes["axis"])
 
 
 def padded(x: Any, padding: Sequence[tuple[int, int]], value: Any) -> Any:

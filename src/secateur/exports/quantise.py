@@ -1,12 +1,4 @@
-"""A graph in integers: weights of eight bits or fewer, activations of eight or sixteen.
-
-How many bits a weight needs is known: rounding to a step s adds the variance s²/12, and the
-posterior says how much variance σ² there is anyway. With
-
-    noise = mean of (s²/12)/σ² over the weights that are left
-
-the free energy rises by about half the noise per weight; a step of √12·σ is a noise of 1.
-"""
+"""A graph in integers: weights of eight bits or fewer, activations of eight or sixteen."""
 
 from __future__ import annotations
 
@@ -15,40 +7,22 @@ from typing import Any
 
 import numpy as np
 
+from secateur.exports.bits import TensorBits, bits_for, first_half, sixteen_bits
 from secateur.exports.c.runtime import multiplier_and_shift
 from secateur.exports.evaluate import Numbers, evaluate
-from secateur.exports.graph import ELEMENTWISE, Atom, Constant, Graph, Node, State, Value
+from secateur.exports.graph import Atom, Constant, Graph, Node, State, Value
+from secateur.exports.lookups import find_lookups, has_zero
 from secateur.exports.models import ModelGraph
 
-__all__ = ["MODES", "Quantised", "TensorBits", "quantise"]
+__all__ = ["MODES", "Quantised", "quantise"]
 
 MODES = {"int8": np.int8, "int16x8": np.int16, "weights8": None, "weights16": None}
-_LEAST_BITS, _MOST_BITS = 2, 8
 _TANH, _SIGMOID = 1 / 4096, 1 / 2048  # steps of the arguments of tanh_q15 and sigmoid_q15
 _Q15 = 1 / 32768
+_LARGEST_SUM = 2**30  # half of what 32 bits hold, so that as much again can be added
+_LOOKUP_ERROR = 2e-3  # relative to the largest value, of a function that is looked up
+_ROWS = 256  # that are looked at for how large values become
 _HEADROOM = {"int8": 1.0, "int16": 2.0}  # how far beyond the rows that were seen
-
-
-@dataclass(frozen=True)
-class TensorBits:
-    """How one product's weights were rounded.
-
-    Attributes:
-        weights: how many are left.
-        bits: of each.
-        step: between neighbours, in the graph's units; of 16 bits, relative to the weight.
-        noise: mean of (step²/12)/σ².
-    """
-
-    weights: int
-    bits: int
-    step: float
-    noise: float
-
-    @property
-    def steps_of_posterior(self) -> float:
-        """Return √12·σ in steps: above 1, rounding is finer than what the posterior knows."""
-        return float(1 / np.sqrt(self.noise)) if self.noise else float("inf")
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +49,8 @@ def quantise(model: ModelGraph, mode: str, *, most_noise: float = 0.1) -> Quanti
 
     Args:
         model: with example rows, which say how large activations become.
-        mode: "int8" for activations of 8 bits where they meet weights, "int16x8" for 16 bits,
+        mode: "int8" for activations of 8 bits where they meet weights (but the inputs, which have
+            16), "int16x8" for 16 bits,
             "weights8" for activations in floats, "weights16" for weights of 16 bits as well.
         most_noise: weights get as few bits, up to 8, as keep their noise below this.
     """
@@ -109,37 +84,6 @@ def _weights_only(model: ModelGraph, mode: str, most_noise: float) -> Quantised:
     return Quantised(graph, tensors, rounded, mode, [])
 
 
-def first_half(weights: np.ndarray) -> np.ndarray:
-    """The nearest numbers whose float32 ends in 16 zeros (bfloat16)."""
-    bits = weights.astype(np.float32).view(np.uint32).astype(np.uint64)
-    upper = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16
-    return upper.astype(np.uint32).view(np.float32).astype(np.float64)
-
-
-def sixteen_bits(weights: np.ndarray, deviations: np.ndarray) -> TensorBits:
-    """What is lost with the second half of every float."""
-    known = (weights != 0) & (deviations > 0)
-    gap = (first_half(weights) - weights)[known] / deviations[known]
-    noise = float(np.mean(gap**2)) if known.any() else 0.0
-    return TensorBits(int(np.count_nonzero(weights)), 16, 2.0**-7, noise)
-
-
-def bits_for(weights: np.ndarray, deviations: np.ndarray, most_noise: float) -> TensorBits:
-    """The fewest bits whose rounding adds little to what the posterior leaves open."""
-    live = weights != 0
-    if not live.any():
-        return TensorBits(0, _LEAST_BITS, 1.0, 0.0)
-    largest = float(np.max(np.abs(weights)))
-    sure = (deviations <= 0) & live  # certain weights: nothing is known of what they allow
-    precision = np.mean(1 / deviations[live & ~sure] ** 2) if (live & ~sure).any() else np.inf
-    for bits in range(_LEAST_BITS, _MOST_BITS + 1):
-        step = largest / (2 ** (bits - 1) - 1)
-        noise = float(step**2 / 12 * precision)
-        if noise <= most_noise:
-            break
-    return TensorBits(int(live.sum()), bits, step, noise if np.isfinite(noise) else 0.0)
-
-
 @dataclass(frozen=True)
 class _Whole:
     """A value in integers: value × scale."""
@@ -161,8 +105,9 @@ class _Quantiser:
         self.tensors: list[TensorBits] = []
         self.weights: list[np.ndarray] = []
         self.in_floats: list[str] = []
+        self.left: set[Atom] = set()  # results in floats of what was in integers
         self.deviations = iter(model.deviations)
-        self.groups = _univariate(self.graph)
+        self.groups = find_lookups(self.graph)
 
     def run(self) -> Quantised:
         (source,) = self.graph.inputs
@@ -199,13 +144,16 @@ class _Quantiser:
         size = max(self.largest.get(v, 0.0) for v in (value, other) if isinstance(v, Value))
         return max(size, 1e-6) * _HEADROOM[np.dtype(dtype).name] / limit.max
 
-    def rescaled(self, whole: _Whole, scale: float, dtype: Any, low: int | None = None) -> _Whole:
+    def rescaled(
+        self, whole: _Whole, scale: float, dtype: Any, low: int | None = None, high: int = 2**31
+    ) -> _Whole:
         limit = np.iinfo(dtype)
-        low = int(limit.min) if low is None else low
+        high = min(int(limit.max), high)
+        low = max(int(limit.min), -high - 1) if low is None else low
         if np.isclose(whole.scale, scale, rtol=1e-12) and whole.value.dtype == dtype and low < 0:
             return whole
         multiplier, shift = multiplier_and_shift(whole.scale / scale)
-        limits = {"multiplier": multiplier, "shift": shift, "low": low, "high": int(limit.max)}
+        limits = {"multiplier": multiplier, "shift": shift, "low": low, "high": high}
         value = self.add("requantise", [whole.value], whole.value.shape, dtype, **limits)
         return _Whole(value, scale)
 
@@ -230,14 +178,18 @@ class _Quantiser:
         return self.whole[atom]
 
     def at_scale(self, atom: Atom, scale: float, dtype: Any) -> Atom:
+        limit = min(np.iinfo(dtype).max, _LARGEST_SUM)  # of which two can be added
         if isinstance(atom, Constant):
-            return Constant(np.rint(atom.array / scale).astype(dtype), atom.shape)
-        return self.rescaled(self.in_whole(atom), scale, dtype).value
+            whole = np.clip(np.rint(atom.array / scale), -limit, limit)
+            return Constant(whole.astype(dtype), atom.shape)
+        return self.rescaled(self.in_whole(atom), scale, dtype, high=int(limit)).value
 
     def operand(self, atom: Value) -> _Whole:
         """A value as it meets weights."""
         if atom not in self.operands:
-            dtype = MODES[self.mode]
+            # What comes in floats, as the inputs do, differs much in range: eight bits for all of
+            # it would cost more than those of all activations together.
+            dtype = MODES[self.mode] if atom in self.whole else np.int16
             whole = self.in_whole(atom, dtype)
             if whole.value.dtype != dtype:
                 whole = self.rescaled(whole, self.step(atom, dtype), dtype)
@@ -276,7 +228,7 @@ class _Quantiser:
             self.whole[node.output] = _Whole(value, whole.scale)
         elif node.op in ("tanh", "logistic"):
             self.gate(node)
-        elif node.op == "max" and _zero(node):
+        elif node.op == "max" and has_zero(node):
             self.relu(node, operands[0])
         elif node.op in ("add", "sub", "mul", "div", "neg") and self.arithmetic(node):
             return
@@ -287,10 +239,16 @@ class _Quantiser:
 
     def float_step(self, node: Node) -> None:
         inputs = [self.in_float(a) for a in node.inputs]
-        if any(isinstance(a, Value) and a in self.whole for a in node.inputs):
+        if any(a in self.whole or a in self.left for a in node.inputs):
             self.in_floats.append(node.op)
+            self.left.add(node.output)
+        op = node.op
+        divisor = inputs[1] if op == "div" else None
+        if isinstance(divisor, Constant):  # a product in C; to the bit, it has to be one in Python
+            op, inverse = "mul", (1 / divisor.array.astype(np.float64)).astype(np.float32)
+            inputs = [inputs[0], Constant(inverse, divisor.shape)]
         self.floats[node.output] = self.add(
-            node.op, inputs, node.output.shape, node.output.dtype, **node.attributes
+            op, inputs, node.output.shape, node.output.dtype, **node.attributes
         )
 
     def product(self, node: Node) -> None:
@@ -300,9 +258,14 @@ class _Quantiser:
         self.tensors.append(found)
         rounded = np.rint(weights / found.step).astype(np.int8)
         self.weights.append(rounded * found.step)
+        x = self.small_enough(node.inputs[0], x, rounded)  # type: ignore[arg-type]
         scale = x.scale * found.step
         bias = node.attributes["bias"]
-        offset = None if bias is None else np.rint(bias / scale).astype(np.int32)
+        offset = None if bias is None else np.rint(bias / scale)
+        if offset is not None and np.max(np.abs(offset)) >= _LARGEST_SUM:
+            self.product_with_float_bias(node, x, rounded, scale)
+            return
+        offset = None if offset is None else offset.astype(np.int32)
         attributes = node.attributes | {"weights": rounded, "bias": offset}
         total = self.add(node.op, [x.value], node.output.shape, np.int32, **attributes)
         raw = _Whole(total, scale)
@@ -317,9 +280,39 @@ class _Quantiser:
             step, dtype = self.wanted(node.output)
             self.whole[node.output] = self.rescaled(raw, step, dtype)
 
+    def small_enough(self, atom: Value, x: _Whole, weights: np.ndarray) -> _Whole:
+        """The operand in as many bits as leave every sum within 32, whatever comes in."""
+        rows = np.abs(weights.astype(np.int64)).reshape(len(weights), -1).sum(1)
+        limit, halved = int(np.iinfo(x.value.dtype).max), 0
+        while (int(rows.max(initial=0)) * (limit >> halved)) >= _LARGEST_SUM:
+            halved += 1
+        if not halved:
+            return x
+        whole = self.in_whole(atom)
+        multiplier, shift = multiplier_and_shift(whole.scale / (x.scale * 2**halved))
+        limits = {"low": -(limit >> halved), "high": limit >> halved}
+        value = self.add("requantise", [whole.value], x.value.shape, x.value.dtype,
+                         multiplier=multiplier, shift=shift, **limits)  # fmt: skip
+        return _Whole(value, x.scale * 2**halved)
+
+    def product_with_float_bias(
+        self, node: Node, x: _Whole, weights: np.ndarray, scale: float
+    ) -> None:
+        """A product whose bias is too large for 32 bits at its scale."""
+        shape = node.output.shape
+        attributes = node.attributes | {"weights": weights, "bias": None}
+        total = self.add(node.op, [x.value], shape, np.int32, **attributes)
+        rest = self.add("dequantise", [total], shape, np.float32, scale=float(scale))
+        last = node.op == "linear" or node.attributes["channels_last"]
+        spread = [1] * len(shape)
+        spread[-1 if last else 1] = -1
+        bias = Constant.of(node.attributes["bias"].astype(np.float32).reshape(spread))
+        self.floats[node.output] = self.add("add", [rest, bias], shape, np.float32)
+        self.in_floats.append("a large bias")
+
     def only_relu(self, value: Value) -> Node | None:
         readers = self.users.get(value, [])
-        if len(readers) == 1 and readers[0].op == "max" and _zero(readers[0]):
+        if len(readers) == 1 and readers[0].op == "max" and has_zero(readers[0]):
             return readers[0]
         return None
 
@@ -384,22 +377,43 @@ class _Quantiser:
     def lookup(self, node: Node) -> None:
         """A function of one value, as a table."""
         root, nodes = self.groups.looked_up[node.output]
-        x = self.rescaled(self.in_whole(root), self.step(root, np.int16), np.int16)
-        places = np.arange(257) * 256 - 32768
-        values: dict[Value, Any] = {root: places * x.scale}
-        numbers = Numbers()
-        for step in nodes:
-            arguments = [values[a] if isinstance(a, Value) else a.number for a in step.inputs]
-            values[step.output] = numbers.elementwise(step.op, step.attributes, *arguments)
         scale, dtype = self.wanted(node.output)
-        limit = np.iinfo(dtype)
-        table = np.clip(np.rint(values[node.output] / scale), limit.min, limit.max).astype(int)
+        unit = self.step(root, np.int16)
+        table = _table(root, nodes, unit, scale, np.iinfo(dtype), self.largest.get(root, 0.0))
+        if table is None:
+            for step in nodes:
+                if step.output not in self.floats:
+                    self.float_step(step)
+            return
+        x = self.rescaled(self.in_whole(root), unit, np.int16)
         value = self.add("lookup", [x.value], node.output.shape, dtype, table=tuple(table.tolist()))
         self.whole[node.output] = _Whole(value, scale)
 
 
-def _zero(node: Node) -> bool:
-    return any(isinstance(a, Constant) and a.number == 0 for a in node.inputs)
+def _table(
+    root: Value, nodes: list[Node], unit: float, scale: float, limit: Any, largest: float
+) -> np.ndarray | None:
+    """A function at 257 places; None if it is not nearly straight in between."""
+    numbers = Numbers()
+
+    def function(x: np.ndarray) -> np.ndarray:
+        values: dict[Value, Any] = {root: x}
+        with np.errstate(all="ignore"):
+            for step in nodes:
+                arguments = [values[a] if isinstance(a, Value) else a.number for a in step.inputs]
+                values[step.output] = numbers.elementwise(step.op, step.attributes, *arguments)
+            whole = np.asarray(values[nodes[-1].output], np.float64) / scale
+        return np.clip(np.broadcast_to(whole, x.shape), limit.min, limit.max)
+
+    places = (np.arange(257) * 256 - 32768) * unit
+    table = function(places)
+    middles = places[:-1] + 128 * unit
+    between, straight = function(middles), (table[:-1] + table[1:]) / 2
+    seen = np.abs(middles) <= largest
+    gap = np.abs(between - straight)[seen]
+    if not np.all(np.isfinite(table)) or not np.all(gap <= max(_LOOKUP_ERROR * limit.max, 0.5)):
+        return None
+    return np.rint(table).astype(int)
 
 
 def _factor(node: Node) -> float | None:
@@ -418,7 +432,8 @@ def _largest(model: ModelGraph) -> dict[Value, float]:
         size = float(np.max(np.abs(np.asarray(array, np.float64)), initial=0.0))
         largest[value] = max(largest.get(value, 0.0), size)
 
-    for row in model.rows[:256]:
+    chosen = np.linspace(0, len(model.rows) - 1, min(_ROWS, len(model.rows))).astype(int)
+    for row in model.rows[chosen]:
         frames = row.reshape(-1, *graph.inputs[0].shape)
         states: list[Any] = [s.initial for s in graph.states]
         for frame in frames:
@@ -427,76 +442,3 @@ def _largest(model: ModelGraph) -> dict[Value, float]:
             _, states = evaluate(graph, [frame], states, watch=note)
             note(graph.inputs[0], frame)
     return largest
-
-
-@dataclass(frozen=True, eq=False)
-class _Groups:
-    """Functions of one value that are looked up.
-
-    Attributes:
-        looked_up: by result, the value that it is a function of, and the steps.
-        inner: results of steps inside such functions only.
-    """
-
-    looked_up: dict[Value, tuple[Value, list[Node]]]
-    inner: set[Value]
-
-
-_OWN = {"tanh", "logistic", "add", "sub", "mul", "neg"}
-
-
-def _univariate(graph: Graph) -> _Groups:
-    """Chains of elementwise steps that make one function of one value, beyond what integers do."""
-    users = graph.users()
-    results = set(graph.results())
-    found: dict[Value, tuple[Value, list[Node]]] = {}
-    for node in graph.nodes:
-        if node.op not in ELEMENTWISE:
-            continue
-        if any(isinstance(a, Constant) and a.number is None for a in node.inputs):
-            continue
-        values = [a for a in node.inputs if isinstance(a, Value)]
-        parts = [found.get(v, (v, [])) for v in values]
-        roots = {root for root, _ in parts}
-        if len(roots) != 1 or any(v.shape != node.output.shape for v in values):
-            continue
-        steps = [s for _, steps in parts for s in steps]
-        found[node.output] = (parts[0][0], [*dict.fromkeys(steps), node])
-    looked_up, inner = {}, set()
-    for value, (root, steps) in found.items():
-        readers = users.get(value, [])
-        outside = value in results or any(
-            r.output not in found or found[r.output][0] is not root for r in readers
-        )
-        simple = len(steps) == 1 and (steps[0].op in _OWN or _is_relu(steps[0]))
-        if not outside or simple or root is graph.inputs[0] or root.dtype.kind != "f":
-            continue
-        last = steps[-1]
-        affine = len(steps) > 1 and last.op in ("add", "sub", "neg")
-        if affine and _read_outside(last, found, users, root):
-            continue  # 1 − z of a gate that is there anyway
-        looked_up[value] = (root, steps)
-        inner |= {s.output for s in steps[:-1]}
-    needed = {v for v in inner if _needed_elsewhere(v, looked_up, inner, users, results)}
-    return _Groups(looked_up, inner - needed - set(looked_up))
-
-
-def _is_relu(node: Node) -> bool:
-    return node.op == "max" and _zero(node)
-
-
-def _read_outside(node: Node, found: dict, users: dict, root: Value) -> bool:
-    """Whether the operand of an affine step is read by others, and so is there anyway."""
-    value = next(a for a in node.inputs if isinstance(a, Value))
-    return any(
-        r is not node and (r.output not in found or found[r.output][0] is not root)
-        for r in users.get(value, [])
-    )
-
-
-def _needed_elsewhere(
-    value: Value, looked_up: dict, inner: set[Value], users: dict, results: set
-) -> bool:
-    if value in results:
-        return True
-    return any(r.output not in inner and r.output not in looked_up for r in users.get(value, []))

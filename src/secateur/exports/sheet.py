@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from secateur.exports.quantise import TensorBits
+from secateur.exports.bits import TensorBits
 
 __all__ = ["Sheet"]
 

@@ -21,7 +21,7 @@ _CALLS = {
 }  # fmt: skip
 # Functions whose results are integers.
 WHOLE = {"quantise", "requantise", "lookup", "tanh_q15", "sigmoid_q15"}
-COMPARISONS = {"gt", "ge", "lt", "le", "eq", "ne", "and", "or", "xor", "not"}
+COMPARISONS = {"gt", "ge", "lt", "le", "eq", "ne", "and", "or", "xor", "not", "is_finite"}
 
 
 def literal(value: float) -> str:
@@ -89,6 +89,8 @@ class Writer:
             return f"-{operands[0]}"
         if op == "not":
             return f"!{operands[0]}"
+        if op == "is_finite":
+            return f"{operands[0]} - {operands[0]} == 0.0f"
         if op == "xor":
             return f"{operands[0]} != {operands[1]}"
         if op == "square":

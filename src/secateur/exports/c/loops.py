@@ -69,10 +69,27 @@ class Loops:
                     self.arenas[kind].give_back(start)
         if self.places.get(output) != Place("y"):  # type: ignore[arg-type]
             self._copy(output, Place("y"))
-        for state, array in zip(self.graph.states, self._states, strict=True):
-            if state.after is not state.before:
-                self._copy(state.after, Place(array))
+        self._store_states()
         return self.code.lines
+
+    def _store_states(self) -> None:
+        """Write the states last: all that is read above is the state before."""
+        changed = [
+            (state.after, Place(array))
+            for state, array in zip(self.graph.states, self._states, strict=True)
+            if state.after is not state.before
+        ]
+        kept: dict[Atom, Place] = {}
+        for after, target in changed:
+            source = self.places[after] if isinstance(after, Value) else target
+            if source.array in self._states and source.array != target.array:
+                # Another state, which may be overwritten before it is read here.
+                kept[after], _ = self.scratch(after.dtype, elements(after.shape))
+                self._copy(after, kept[after])
+        for after, target in changed:
+            if isinstance(after, Value) and after in kept:
+                self.places[after] = kept[after]
+            self._copy(after, target)
 
     def _last_uses(self, steps: list[Group]) -> dict[Value, int]:
         """For every array that has memory of its own, the step that reads it last."""

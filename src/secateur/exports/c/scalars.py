@@ -127,7 +127,9 @@ class Scalars:
         ((first, weight),) = list(weights.items())[:1]
         if len(weights) == 1 and weight == 1 and constant == 0:
             return first
-        if len(weights) == 1 and first.op == "sum":  # a factor, a sign or a shift of a sum
+        # A factor, a sign or a shift of a sum is one sum; but x − m is exact where x is close to
+        # m, and would not be so after multiplying out.
+        if len(weights) == 1 and first.op == "sum" and not _is_shifted_input(first):
             inner, shift = first.detail
             return self._sum(
                 zip(first.args, (weight * w for w in inner), strict=True),
@@ -163,6 +165,14 @@ class Scalars:
         for value in values[1:]:
             result = self.apply(op, None, (result, value))
         return result
+
+
+def _is_shifted_input(scalar: Scalar) -> bool:
+    """Whether this is x + constant."""
+    weights, constant = scalar.detail
+    return (
+        len(scalar.args) == 1 and scalar.args[0].op == "x" and weights == (1.0,) and constant != 0
+    )
 
 
 def _array(values: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:

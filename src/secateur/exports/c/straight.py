@@ -87,6 +87,9 @@ def _expression(
     integral = compared or (scalar in whole and scalar.op not in COMPARISONS)
     number = _integer if integral else literal
     operands = [names[a] if a.known is None else number(a.known) for a in scalar.args]
+    if scalar.op in ("max", "min") and integral:
+        a, b = operands
+        return f"{a} {'>' if scalar.op == 'max' else '<'} {b} ? {a} : {b}"
     if scalar.op != "sum":
         return writer.apply(
             scalar.op, operands, dict(scalar.detail or ()), [a.known for a in scalar.args]

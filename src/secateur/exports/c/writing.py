@@ -13,7 +13,7 @@ from secateur.exports.c.expressions import Writer, literal, wrapped
 from secateur.exports.c.fusing import groups
 from secateur.exports.c.kernels import costs, taps_of
 from secateur.exports.c.loops import KINDS, Loops
-from secateur.exports.c.names import check_prefix, identifiers
+from secateur.exports.c.names import check_prefix, identifiers, in_comment
 from secateur.exports.c.products import weight_bytes
 from secateur.exports.c.scalars import Straight, straighten
 from secateur.exports.c.straight import write_straight
@@ -145,7 +145,7 @@ def write_c(
         initial = _initial(graph)
         multiply_adds = _products(graph)
         count = sum(elements(s.before.shape) for s in graph.states)
-        size = sum(s.before.dtype.itemsize * elements(s.before.shape) for s in graph.states)
+        size = sum(_itemsize(s.before.dtype) * elements(s.before.shape) for s in graph.states)
     parts = _Parts(name, graph, labels, members, initial, body, buffers, writer, vectors)
     return Source(
         parts.header(), parts.source(), name, "loops" if program is None else "straight",
@@ -198,6 +198,11 @@ def _products(graph: Graph) -> int:
             places = elements(node.output.shape) // len(weights)
             total += int(np.count_nonzero(weights)) * places
     return total
+
+
+def _itemsize(dtype: np.dtype) -> int:
+    """Of a number in C, where every float has four bytes."""
+    return 4 if dtype.kind == "f" else dtype.itemsize
 
 
 def _initial(graph: Graph) -> list[str]:
@@ -293,8 +298,7 @@ class _Parts:
         upper = self.name.upper()
         lines = ["enum {"]
         for i, (c_name, name) in enumerate(zip(identifiers(names), names, strict=True)):
-            shown = name.replace("*/", "* /").replace("\n", " ")
-            lines.append(f"    {upper}_{what}_{c_name} = {i}, /* {shown} */")
+            lines.append(f"    {upper}_{what}_{c_name} = {i}, /* {in_comment(name)} */")
         return [*lines, "};", ""]
 
     def source(self) -> str:
@@ -377,6 +381,5 @@ def _matrix(name: str, columns: str, values: np.ndarray) -> list[str]:
 
 
 def _comment(sentences: Sequence[str]) -> list[str]:
-    safe = [s.replace("*/", "* /").replace("\\\n", " ") for s in sentences]
-    first, *rest = safe
+    first, *rest = map(in_comment, sentences)
     return [f"/* {first}", *(f" * {s}" for s in rest), " */"]
