@@ -23,7 +23,8 @@ from c_networks import (
     written,
 )
 from exported import trained
-from secateur.exports.c.writing import Vectors, write_c
+from secateur.exports.c.files import Vectors
+from secateur.exports.c.writing import write_c
 from secateur.exports.device import cortex, emulator, host, qemu
 from secateur.exports.evaluate import Numbers
 from secateur.exports.graph import ExportError

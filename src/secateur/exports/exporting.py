@@ -15,8 +15,9 @@ import secateur
 from secateur import atomic
 from secateur.beliefs.trees import beliefs_in
 from secateur.compaction import Compacted, compact
+from secateur.exports.c.files import Labels, Vectors
 from secateur.exports.c.names import check_file, check_prefix
-from secateur.exports.c.writing import Labels, Source, Vectors, write_c
+from secateur.exports.c.writing import Source, write_c
 from secateur.exports.evaluate import Numbers
 from secateur.exports.graph import ExportError
 from secateur.exports.judging import judge
