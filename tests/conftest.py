@@ -12,6 +12,7 @@ from compiling import compile_quickly  # imports nothing that reads them
 compile_quickly()
 
 # ruff: noqa: E402
+import gc
 from collections import Counter
 from pathlib import Path
 
@@ -58,6 +59,28 @@ def pytest_sessionfinish(session):
         if left < 0:
             slow.append(name)
     SLOW_TESTS.write_text("\n".join(sorted(slow)) + "\n")
+
+
+# Every compiled program takes about five memory maps of the 65 530 that Linux gives a process;
+# beyond them the compiler crashes.
+MOST_MAPS, TESTS_BETWEEN_LOOKS = 30_000, 20
+tests_run = 0
+
+
+def pytest_runtest_teardown():
+    global tests_run
+    tests_run += 1
+    if tests_run % TESTS_BETWEEN_LOOKS == 0 and memory_maps() > MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
+
+
+def memory_maps():
+    try:
+        with open("/proc/self/maps") as maps:
+            return sum(1 for _ in maps)
+    except OSError:
+        return 0
 
 
 @pytest.fixture

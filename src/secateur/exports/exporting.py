@@ -92,6 +92,7 @@ def export(
 
     Example:
         >>> import tempfile
+        >>> import jax
         >>> import secateur as sc
         >>> network, key = sc.networks.Dense(2, hidden=(3,)), jax.random.key(0)
         >>> x = np.random.default_rng(0).normal(size=(20, 2))
