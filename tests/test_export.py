@@ -72,6 +72,17 @@ def listing(folder):
 
 
 @needs_device
+def test_other_rows_can_judge(fitted, data, tmp_path):
+    x, y = data
+    wish = {"inputs": x[:40], "quantise": "weights16", "measured": False}
+    sheet = export(fitted, tmp_path / "net.c", held_out=(x[40:], y[40:]), **wish)
+    same = export(fitted, tmp_path / "net.c", inputs=x[40:], targets=y[40:], measured=False)
+    assert sheet.log_density == pytest.approx(same.log_density, rel=1e-5)
+    assert sheet.free_energy == pytest.approx(same.free_energy, rel=1e-5)
+    with pytest.raises(ExportError, match="20 rows of inputs and 19 of targets"):
+        export(fitted, tmp_path / "net.c", held_out=(x[40:], y[41:]), **wish)
+
+
 def test_c_from_end_to_end(fitted, data, tmp_path):
     x, y = data
     sheet = export(fitted, tmp_path / "net.c", inputs=x, targets=y, input_names=["a", "b", "c"])

@@ -21,7 +21,7 @@ from secateur.exports.c.writing import Source, write_c
 from secateur.exports.evaluate import Numbers
 from secateur.exports.graph import ExportError
 from secateur.exports.judging import judge
-from secateur.exports.measuring import Measured, measure
+from secateur.exports.measuring import measure
 from secateur.exports.models import ModelGraph, model_graph, noise_deviation
 from secateur.exports.quantise import MODES, Quantised
 from secateur.exports.quantise import quantise as to_integers
@@ -75,8 +75,8 @@ def export(
         targets: of these rows; with them the sheet says what quantisation costs.
         held_out: other inputs and their targets, to judge that by.
         quantise: "int8" or "int16x8" for C in integers: weights of at most 8 bits, as many as the
-            posterior asks for, and activations of 8 or 16. "weights8" rounds the weights alike
-            and computes in floats; "weights16" keeps the first 16 bits of each.
+            posterior asks for, and activations of 8 (inputs of 16) or 16. "weights8" rounds the
+            weights alike and computes in floats; "weights16" keeps the first 16 bits of each.
         optimise: "size" or "speed".
         name: what all C functions begin with; by default the file's.
         input_names: for the header or the metadata; by default those of the model's table.
@@ -111,23 +111,30 @@ def export(
         )
     _check_wishes(path, quantise, optimise)
     _check_rows(result, inputs, targets)
+    if held_out is not None:
+        _check_rows(result, *held_out)
     parameters = sum(int(np.size(q.mean)) for q in beliefs_in(result.beliefs))
     small = _compacted(result, inputs)
     names = _names(result, input_names, output_names)
     if path.suffix == ".onnx":
         sheet, content = _onnx(small, path, inputs, names[0])
-        sheet = replace(sheet, parameters=parameters, nonzeros=small.live_weights)
+        sheet = replace(
+            sheet,
+            parameters=parameters,
+            nonzeros=small.live_weights,
+            notes=(*sheet.notes, *_uncompacted(small)),
+        )
         _write({path: content, path.with_name(f"{path.name}.json"): sheet.to_json()})
         return sheet
-    name = check_prefix(check_file(path.stem) if name is None else name)
     check_file(path.stem)
+    name = check_prefix(path.stem if name is None else name)
     model = model_graph(small, inputs, input_factors=quantise in (None, "weights16"))
     quantised = None if quantise is None else to_integers(model, quantise)
-    source = _source(small, model, quantised, name, optimise, names)
+    source = _source(small, model, quantised, name, f"{path.stem}.h", optimise, names)
     judged = held_out
     if judged is None and targets is not None:
         judged = (inputs, targets)
-    found, notes = _measured(source, model, optimise) if measured else (None, [])
+    device, notes = _measured(source, model, quantised, optimise) if measured else ({}, [])
     sheet = Sheet(
         files=(path.name, f"{path.stem}.h", f"{path.name}.json"),
         target="c",
@@ -139,13 +146,13 @@ def export(
         multiply_adds=source.multiply_adds,
         state_bytes=source.state_bytes or None,
         tensors=tuple(quantised.tensors) if quantised else (),
-        notes=(*notes, *_notes(found, model, quantised)),
-        **_device(found, source, model, quantised),
+        notes=(*notes, *_notes(model, quantised), *_uncompacted(small)),
+        **device,
         **({} if judged is None else judge(small, model, quantised, *judged)),
     )
     _write(
         {
-            path.with_suffix(".c"): source.source.replace(f'"{name}.h"', f'"{path.stem}.h"'),
+            path.with_suffix(".c"): source.source,
             path.with_suffix(".h"): source.header,
             path.with_name(f"{path.name}.json"): sheet.to_json(),
         }
@@ -207,6 +214,12 @@ def _compacted(result: Trained, inputs: Any) -> Trained:
         return result
 
 
+def _uncompacted(small: Trained) -> list[str]:
+    if isinstance(small, Compacted):
+        return []
+    return ["Dead units are still in it: an operation has no moments, which compacting needs."]
+
+
 def _names(
     result: Trained, inputs: Sequence[str] | None, outputs: Sequence[str] | None
 ) -> tuple[Sequence[str], Sequence[str]]:
@@ -229,15 +242,12 @@ def _source(
     model: ModelGraph,
     quantised: Quantised | None,
     name: str,
+    header: str,
     optimise: str,
     names: tuple[Sequence[str], Sequence[str]],
 ) -> Source:
     graph = model.graph if quantised is None else quantised.graph
-    arithmetic = None if quantised is None else Numbers(np.float32)
-    rows = model.rows[:1, :_TEST_VECTORS] if model.by_frame else model.rows[:_TEST_VECTORS]
-    outputs = model.run(rows if quantised else rows.astype(np.float64), arithmetic, graph)
-    calls = rows.reshape(-1, *graph.inputs[0].shape)
-    outputs = outputs.reshape(len(calls), -1)
+    calls, outputs = _expected(model, quantised, _TEST_VECTORS)
     # In float32 sums round differently with every compiler; integers do not.
     size = float(np.max(np.abs(outputs), initial=0.0)) or 1.0
     tolerance = _tolerance(quantised) * size
@@ -256,7 +266,7 @@ def _source(
         noise=() if noise is None else tuple(np.broadcast_to(noise, outputs.shape[1:])),
     )
     vectors = Vectors(calls, outputs, tolerance)
-    return write_c(graph, name, optimise=optimise, labels=labels, vectors=vectors)
+    return write_c(graph, name, header=header, optimise=optimise, labels=labels, vectors=vectors)
 
 
 def _tolerance(quantised: Quantised | None) -> float:
@@ -280,7 +290,7 @@ def _header_notes(small: Trained, model: ModelGraph, quantised: Quantised | None
     if isinstance(small.model.likelihood, CategoricalLikelihood):
         notes.append("Outputs are scores: the largest belongs to the most probable class.")
     if quantised is not None and quantised.mode in ("int8", "int16x8"):
-        bits = 8 if quantised.mode == "int8" else 16
+        bits = "8 bits (inputs of 16)" if quantised.mode == "int8" else "16 bits"
         notes.append(f"Weights of at most 8 bits, activations of {bits}, computed in integers.")
     notes += [
         "C99; needs no library and no memory of its own but what is declared here.",
@@ -294,44 +304,42 @@ def _nonzeros(model: ModelGraph) -> int:
     return sum(int(np.count_nonzero(n.attributes["weights"])) for n in products)
 
 
-def _calls(model: ModelGraph) -> np.ndarray:
-    """Rows, or the frames of the first row in their order."""
-    rows = model.rows[:1, :_COMPARED] if model.by_frame else model.rows[:_COMPARED]
-    return rows.reshape(-1, *model.graph.inputs[0].shape)
+def _expected(
+    model: ModelGraph, quantised: Quantised | None, most: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows, or the frames of the first row in their order, and what calls with them must return."""
+    rows = model.rows[:1, :most] if model.by_frame else model.rows[:most]
+    if quantised is None:
+        outputs = model.run(rows.astype(np.float64))
+    else:
+        outputs = model.run(rows, Numbers(np.float32), quantised.graph)
+    calls = rows.reshape(-1, *model.graph.inputs[0].shape)
+    return calls, outputs.reshape(len(calls), -1)
 
 
 def _measured(
-    source: Source, model: ModelGraph, optimise: str
-) -> tuple[Measured | None, list[str]]:
+    source: Source, model: ModelGraph, quantised: Quantised | None, optimise: str
+) -> tuple[dict[str, Any], list[str]]:
+    """What the sheet says of the device, and why it says nothing."""
     from secateur.exports.device import DeviceError
 
+    calls, truth = _expected(model, quantised, _COMPARED)
     try:
-        return measure(source, _calls(model), optimise=optimise), []
+        found = measure(source, calls, optimise=optimise)
     except DeviceError as error:
-        return None, [f"Not measured on a device: {error}"]
-
-
-def _device(
-    found: Measured | None, source: Source, model: ModelGraph, quantised: Quantised | None
-) -> dict[str, Any]:
-    if found is None:
-        return {}
-    rows = model.rows[:1, :_COMPARED] if model.by_frame else model.rows[:_COMPARED]
-    arithmetic = None if quantised is None else Numbers(np.float32)
-    graph = None if quantised is None else quantised.graph
-    truth = model.run(rows if quantised else rows.astype(np.float64), arithmetic, graph)
-    gap = np.max(np.abs(truth.reshape(found.outputs.shape) - found.outputs), initial=0.0)
-    return {
+        return {}, [f"Not measured on a device: {error}"]
+    facts = {
         "flash_bytes": found.flash_bytes,
         "ram_bytes": found.ram_bytes + source.state_bytes,
         "stack_bytes": found.stack_bytes,
         "instructions": found.instructions,
-        "largest_difference": float(gap),
+        "largest_difference": float(np.max(np.abs(truth - found.outputs), initial=0.0)),
     }
+    return facts, ["Instructions are those of a Cortex-M4F, and not cycles."]
 
 
-def _notes(found: Measured | None, model: ModelGraph, quantised: Quantised | None) -> list[str]:
-    notes = [] if found is None else ["Instructions are those of a Cortex-M4F, and not cycles."]
+def _notes(model: ModelGraph, quantised: Quantised | None) -> list[str]:
+    notes = []
     if quantised is not None and model.drawn and quantised.mode in ("int8", "int16x8"):
         notes.append(
             "Activations were scaled by rows drawn from normal distributions; give real rows."

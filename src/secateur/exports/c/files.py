@@ -82,6 +82,7 @@ class Files:
     """Makes the text of both files."""
 
     name: str
+    header_file: str
     graph: Graph
     labels: Labels
     code: Body
@@ -163,8 +164,8 @@ class Files:
         name = self.name
         unused = [] if any("x[" in line for line in self.code.body) else ["(void)x;"]
         lines = [
-            f"/* See {name}.h. Nothing but C99 and <stdint.h> is needed. */",
-            f'#include "{name}.h"',
+            f"/* See {self.header_file}. Nothing but C99 and <stdint.h> is needed. */",
+            f'#include "{self.header_file}"',
             "",
         ]
         functions = runtime.functions(self.writer.functions) if self.writer.functions else ""

@@ -29,8 +29,8 @@ class Source:
     """The two files, and what is known of them.
 
     Attributes:
-        header: text of NAME.h.
-        source: text of NAME.c.
+        header: text of the header.
+        source: text of the C file.
         name: what all functions begin with.
         style: "straight" or "loops".
         kernels: how each product with weights is stored, of code in loops.
@@ -55,6 +55,7 @@ def write_c(
     graph: Graph,
     name: str,
     *,
+    header: str | None = None,
     optimise: str = "size",
     straight: bool = True,
     labels: Labels | None = None,
@@ -65,6 +66,7 @@ def write_c(
     Args:
         graph: simplified; its first output counts.
         name: what all functions begin with.
+        header: the file that declares them, by default NAME.h.
         optimise: "size" or "speed".
         straight: whether straight-line code may be written; else it is in loops.
         labels: what the header tells.
@@ -76,7 +78,7 @@ def write_c(
     code = (
         _in_loops(graph, writer, optimise) if program is None else _by_lines(graph, program, writer)
     )
-    parts = Files(name, graph, labels or Labels(), code, writer, vectors)
+    parts = Files(name, header or f"{name}.h", graph, labels or Labels(), code, writer, vectors)
     return Source(
         parts.header(),
         parts.source(),
