@@ -109,7 +109,7 @@ def test_table_and_csv_hold_means_and_errors_over_splits(ran):
     assert (out / "uci.md").read_text() == table
     values = [split["after"]["log_likelihood"] for split in record["splits"]]
     error = abs(values[0] - values[1]) / 2  # the standard error of two
-    (row,) = [line for line in table.splitlines() if line.startswith("| yacht | 2 |")]
+    (row,) = [line for line in table.splitlines() if line.startswith("| yacht | 2 | 1 |")]
     assert f"| {np.mean(values):.3f} ± {error:.3f} | -1.63 | -1.55 | -1.41 |" in row
     assert "Fewer than 20 splits were run of: yacht." in table
     note, *lines = (out / "uci.csv").read_text().splitlines()

@@ -172,6 +172,14 @@ def uci(
     splits: Annotated[
         int, typer.Option("--splits", help="How many of the 20 standard splits.", min=1, max=20)
     ] = 20,
+    restarts: Annotated[
+        int,
+        typer.Option(
+            "--restarts",
+            help="Initialisations for each split; the one of least free energy is kept.",
+            min=1,
+        ),
+    ] = 1,
     epochs: Epochs = None,
     seed: Seed = 0,
     data_dir: DataDir = None,
@@ -192,6 +200,7 @@ def uci(
             out,
             sets=sets or (),
             splits=splits,
+            restarts=restarts,
             epochs=epochs,
             seed=seed,
             data_dir=data_dir,

@@ -34,18 +34,6 @@ class Trend(NamedTuple):
         return not (falling and -self.slope * self.window > WORTH_MENTIONING)
 
 
-def jitter(free_energies: np.ndarray) -> np.ndarray:
-    """Return, by run, the standard deviation of the last third around its straight line.
-
-    Args:
-        free_energies: by epoch and run.
-    """
-    y = np.asarray(free_energies, np.float64)[-max(2, len(free_energies) // 3) :]
-    t = np.arange(len(y))[:, None] - (len(y) - 1) / 2
-    slope = np.sum(t * y, axis=0) / np.sum(t**2)
-    return np.std(y - slope * t, axis=0)
-
-
 def trend(free_energies: np.ndarray) -> Trend | None:
     """Fit the last third of the epochs so far; None while that is too short to say anything.
 

@@ -27,6 +27,8 @@ from secateur.report.predicting import log_densities, predict_numbers
 __all__ = ["judge", "run_splits", "uci"]
 
 SPLITS = 20
+# Splits on which all recipes are tried; the others get the one that did best there.
+_PILOTS = 2
 QUICK_SPLITS, QUICK_EPOCHS = 3, 100
 
 
@@ -35,6 +37,7 @@ def uci(
     *,
     sets: Sequence[str] = (),
     splits: int = SPLITS,
+    restarts: int = 1,
     epochs: int | None = None,
     seed: int = 0,
     data_dir: Path | None = None,
@@ -51,6 +54,7 @@ def uci(
         out: folder for the results.
         sets: names of UCI sets; all eight if none is given.
         splits: how many of the 20, from the first.
+        restarts: initialisations for each split; the one of least free energy is kept.
         epochs: at most so many in each training; by default the recipe's.
         seed: of everything random but the splits.
         data_dir: where the data are; see `secateur.datasets.load`.
@@ -78,7 +82,11 @@ def uci(
     settings = {"version": __version__, "epochs": epochs, "seed": seed}
     for number, each in enumerate(wanted, 1):
         tried = recipes(each, "default")
-        own = settings | {"splits": splits, "recipes": {n: asdict(r) for n, r in tried.items()}}
+        own = settings | {
+            "splits": splits,
+            "restarts": restarts,
+            "recipes": {n: asdict(r) for n, r in tried.items()},
+        }
         place = out / name / f"{each}.json"
         known = _record(place)
         if known is not None and known["settings"] == own:
@@ -92,6 +100,7 @@ def uci(
             data,
             data.splits()[:splits],
             tried,
+            restarts=restarts,
             epochs=epochs,
             seed=seed,
             progress=progress,
@@ -113,19 +122,21 @@ def run_splits(
     splits: Sequence[tuple[np.ndarray, np.ndarray]],
     tried: Mapping[str, Recipe],
     *,
+    restarts: int = 1,
     epochs: int | None,
     seed: int,
     progress: bool,
 ) -> list[dict[str, Any]]:
-    """Train, prune and judge all splits, with each recipe; keep for each split the better one.
+    """Train, prune and judge all splits; keep for each what has the least free energy.
 
-    The better recipe is the one of lower free energy after pruning, which knows nothing of the
-    test rows.
+    That is the free energy after pruning, which knows nothing of the test rows. Every recipe is
+    tried on the first splits, the better one on the others.
 
     Args:
         data: with one target.
         splits: pairs of indices, to train on and to test on, all of equal sizes.
         tried: recipes by name.
+        restarts: initialisations for each split.
         epochs: at most so many in each training; None is the recipe's.
         seed: of initialisations and batches.
         progress: whether to say on standard error how far it is.
@@ -134,38 +145,64 @@ def run_splits(
         A record for each split: recipe, free energies in nats, share of the weights pruned, and
         what `judge` says before and after pruning.
     """
+
+    def run(name: str, start: int, stop: int) -> list[dict[str, Any]]:
+        _say(progress, f"  {name}, splits {start + 1} to {stop}")
+        key = jax.random.fold_in(jax.random.key(seed), start)
+        return _run(data, splits[start:stop], name, tried[name], restarts, epochs, key, progress)
+
+    pilots = min(_PILOTS, len(splits))
+    found = {name: run(name, 0, pilots) for name in tried}
+    best = min(found, key=lambda name: sum(r["free_energy_after"] for r in found[name]))
+    records = [_lowest(each) for each in zip(*found.values(), strict=True)]
+    if len(splits) > pilots:
+        records += run(best, pilots, len(splits))
+    return [record | {"split": number} for number, record in enumerate(records)]
+
+
+def _lowest(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return min(records, key=lambda record: record["free_energy_after"])
+
+
+def _run(
+    data: datasets.Dataset,
+    splits: Sequence[tuple[np.ndarray, np.ndarray]],
+    name: str,
+    recipe: Recipe,
+    restarts: int,
+    epochs: int | None,
+    key: jax.Array,
+    progress: bool,
+) -> list[dict[str, Any]]:
+    """Run one recipe on some splits, all in one program; a record for each."""
     network = model(data.name, data, "moments")
-    train = [(data.x[rows], data.y[rows]) for rows, _ in splits]
-    first, second = jax.random.split(jax.random.key(seed))
-    found: list[list[dict[str, Any]]] = []
-    for name, recipe in tried.items():
-        _say(progress, f"  {name}")
-        fits = fit_many(
-            network,
-            train,
-            keys=list(jax.random.split(first, len(splits))),
-            recipe=recipe,
-            epochs=epochs,
-            progress=progress,
+    train = [(data.x[rows], data.y[rows]) for rows, _ in splits for _ in range(restarts)]
+    first, second = jax.random.split(key)
+    fits = fit_many(
+        network,
+        train,
+        keys=list(jax.random.split(first, len(train))),
+        recipe=recipe,
+        epochs=epochs,
+        progress=progress,
+    )
+    pruned = prune_many(fits, train, key=second, epochs=epochs, progress=progress)
+    records = []
+    for number, (_, test) in enumerate(splits):
+        own = range(number * restarts, (number + 1) * restarts)
+        best = min(own, key=lambda run: pruned[run].free_energy)
+        before, after = fits[best], pruned[best]
+        records.append(
+            {
+                "recipe": name,
+                "free_energy_before": before.free_energy,
+                "free_energy_after": after.free_energy,
+                "pruned": after.pruned_fraction,
+                "before": judge(before, data.x[test], data.y[test]),
+                "after": judge(after, data.x[test], data.y[test]),
+            }
         )
-        pruned = prune_many(fits, train, key=second, epochs=epochs, progress=progress)
-        found.append(
-            [
-                {
-                    "split": number,
-                    "recipe": name,
-                    "free_energy_before": before.free_energy,
-                    "free_energy_after": after.free_energy,
-                    "pruned": after.pruned_fraction,
-                    "before": judge(before, data.x[test], data.y[test]),
-                    "after": judge(after, data.x[test], data.y[test]),
-                }
-                for number, (before, after, (_, test)) in enumerate(
-                    zip(fits, pruned, splits, strict=True)
-                )
-            ]
-        )
-    return [min(each, key=lambda r: r["free_energy_after"]) for each in zip(*found, strict=True)]
+    return records
 
 
 def judge(fitted: Fitted, x: np.ndarray, y: np.ndarray) -> dict[str, float]:

@@ -12,11 +12,14 @@ import jax.numpy as jnp
 from secateur import compat
 from secateur.propagation import interpreter
 from secateur.propagation.loads import Loads
+from secateur.propagation.noise import Counter, Tape
 from secateur.propagation.program import Node, flatten
 from secateur.propagation.recurrence import Recurrence, correlation_with_previous
 from secateur.propagation.values import Uncertain, as_uncertain, deviation
 
 Packed = tuple  # (mean, variance) or (array,)
+# Random numbers that are drawn before a loop begins, at most; beyond, its steps draw their own.
+_DRAWN_BEFORE = 4_000_000
 
 
 def _pack(value: Any) -> Packed:
@@ -56,8 +59,6 @@ def scan(walk: Any, node: Node, operands: list[Any]) -> list[Any]:
     local, remembers = walk.how == "local", walk.how == "moments"
     if local:
         init = [walk.sample(v) if isinstance(v, Uncertain) else v for v in init]
-    loop_key = walk.next_key() if local else None
-    keys = None if loop_key is None else jax.random.split(loop_key, params["length"])
     fixed_consts = [
         replace(v, steady=True, loads=Loads.of({("weight", i): deviation(v.variance)}))
         if isinstance(v, Uncertain) and remembers
@@ -90,12 +91,12 @@ def scan(walk: Any, node: Node, operands: list[Any]) -> list[Any]:
     # must remember) is whatever a step makes of itself: iterate to the fixed point.
     for attempt in range(8):
         found: dict[str, Any] = {}
+        counter = Counter()
 
-        def probe(carry, memory, x, flags=flags, shape=shape, found=found):
+        def probe(carry, memory, x, flags=flags, shape=shape, found=found, counter=counter):
             recurrence = shape.opened(memory) if remembers else None
             values = [_unpack(c, ancestors) for c in carry]
-            key = None if keys is None else keys[0]
-            carried, _ = body(recurrence, values, x, key, None)
+            carried, _ = body(recurrence, values, x, counter if local else None, None)
             found["flags"] = [a or b for a, b in zip(flags, _flags(carried), strict=True)]
             if recurrence is not None:
                 found["shape"] = recurrence.closed(carried)
@@ -112,10 +113,12 @@ def scan(walk: Any, node: Node, operands: list[Any]) -> list[Any]:
     start = [_pack(v) for v in _promote(init, flags)]
     ledger = walk.ledger
     seen: list[bool] = []
+    noise = _drawn_before(walk, params["length"], counter) if local else None
 
-    def step(state, x_and_key):
+    def step(state, x_and_noise):
         carry, memory = state
-        x, key = x_and_key
+        x, drawn = x_and_noise
+        key = Tape(*drawn) if isinstance(drawn, tuple) else drawn
         recurrence = shape.opened(memory) if remembers else None
         values = [_unpack(c, ancestors) for c in carry]
         rows = ledger if not seen else None  # a step may be traced more than once
@@ -130,13 +133,21 @@ def scan(walk: Any, node: Node, operands: list[Any]) -> list[Any]:
     (final, _), stacked = jax.lax.scan(
         jax.checkpoint(step, prevent_cse=False) if remembers else step,
         (start, shape.zeros(_promote(init, flags))),
-        (x_packed, keys),
+        (x_packed, noise),
         length=params["length"],
         reverse=reverse,
         unroll=params["unroll"],
     )
     walk.record(node, "scan", "loop", *_LOOP_EXACTNESS[walk.how])
     return [_unpack(v, ancestors) for v in (*final, *stacked)]
+
+
+def _drawn_before(walk: Any, length: int, counter: Counter) -> Any:
+    """The noise of every step of a loop: numbers and a key, or a key if they are too many."""
+    keys = jax.random.split(walk.next_key(), length)
+    if not 0 < length * counter.count <= _DRAWN_BEFORE:
+        return keys
+    return walk.noise.normal((length, counter.count), counter.dtype), keys
 
 
 _LOOP_EXACTNESS = {

@@ -39,12 +39,12 @@ class Fresh:
 class Tape:
     """Noise that was drawn before, used piece by piece; given to `forward` in the place of a key.
 
-    Drawing the noise of a whole epoch at once is several times faster than in every step. Loops
-    within the model still draw their own, from the key.
+    Drawing the noise of a whole epoch, or of all steps of a loop, at once is several times faster
+    than in every step.
 
     Args:
         numbers: a vector of standard Normal numbers, at least `Tape.length(...)` of them.
-        key: a JAX random key, for loops.
+        key: a JAX random key, for those who want one: loops of unknown length, and very long ones.
     """
 
     def __init__(self, numbers: Array, key: Array) -> None:
@@ -63,22 +63,24 @@ class Tape:
     @staticmethod
     def length(forward: Any, beliefs: Any, *args: Any) -> int:
         """Return how many numbers `forward` takes from a tape."""
-        counter = _Counter()
+        counter = Counter()
         jax.eval_shape(lambda b, a: forward(counter, b, *a), beliefs, args)
         return counter.count
 
 
-class _Counter:
-    """Counts what is taken."""
+class Counter:
+    """Counts what is taken, for somebody who traces a function with it in the place of a key."""
 
     def __init__(self) -> None:
         self.count = 0
+        self.dtype: Any = None  # of all numbers together
 
     def key(self) -> Array:
         return jax.random.key(0)
 
     def normal(self, shape: tuple[int, ...], dtype: Any) -> Array:
         self.count += math.prod(shape)
+        self.dtype = dtype if self.dtype is None else jnp.promote_types(self.dtype, dtype)
         return jnp.zeros(shape, dtype)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from secateur import compat, quadrature
-from secateur.propagation import elementwise, piecewise
+from secateur.propagation import elementwise, logistic, piecewise
 from secateur.propagation.program import Group, Node, Slot, uniform_value
 
 
@@ -135,6 +135,9 @@ def _closed_form(
         return None
     node = group.nodes[0]
     name = node.name
+    if name in _LOGISTIC and mean.dtype == jnp.float32:
+        m, v, slope = _LOGISTIC[name](mean, variance)
+        return Result(m, v, lambda: slope, "exact", "mixture of Normal distribution functions")
     if name == "exp":
         return _exponential(mean, variance, 0.0)
     if name == "expm1":
@@ -159,6 +162,7 @@ def _closed_form(
     return None
 
 
+_LOGISTIC = {"logistic": logistic.logistic, "tanh": logistic.tanh}
 _RECTIFIER = piecewise.Pieces((0.0,), ((0.0, 0.0), (1.0, 0.0)))
 
 

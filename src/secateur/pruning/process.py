@@ -15,7 +15,7 @@ from jax import Array
 
 from secateur.fitting import program
 from secateur.fitting.devices import is_here
-from secateur.fitting.levelling import WORTH_MENTIONING, jitter
+from secateur.fitting.levelling import WORTH_MENTIONING
 from secateur.fitting.program import Evaluation, Record, State
 from secateur.fitting.trainer import NotFinite, Trainer
 from secateur.progress import Progress
@@ -68,6 +68,7 @@ class Process:
     ) -> None:
         self.trainer, self.many = trainer, trainer.settings.many
         self.runs = len(trainer.run_jacobians)
+        self._settles = trainer.recipe.cooling > 0
         self._key, self._epochs, self._progress = key, epochs, progress
         self._notebook, self._extra = notebook, extra
         self.current = self.best = self.snapshot = trainer.gathered(state)
@@ -93,7 +94,8 @@ class Process:
         """Repeat a move until there is nothing left to change.
 
         A round that ends higher than it began, by more than noise, is undone; the next one changes
-        the better half of the candidates only, and so on.
+        the better half of the candidates only, and so on. Not so with a rate that never falls (the
+        paper's recipe): where such a training ends is chance, and every round goes on from there.
 
         Args:
             move: what it is called.
@@ -132,13 +134,15 @@ class Process:
         trained, records = self._train(start, title, anew=move.startswith("grow"))
         after = self._judge(trained) if records is not None else at_once
         is_better = after.free_energies <= at_once.free_energies
-        end = self._choose(is_better, trained, start)
-        ended = _chosen(is_better, after, at_once)
+        lower_end = self._choose(is_better, trained, start)
+        lower_ended = _chosen(is_better, after, at_once)
+        end, ended = lower_end, lower_ended
+        if not self._settles:
+            end, ended = trained, after
         noise = _NOISE * np.sqrt(before.errors**2 + ended.errors**2)
-        if records is not None and not self.trainer.recipe.cooling:
-            noise = np.maximum(noise, _NOISE * jitter(self.trainer.free_energies(records)))
         gain = before.free_energies - ended.free_energies
-        kept = self.active & (keep | (gain >= -noise))
+        may_rise = np.isfinite(ended.free_energies) & (keep or not self._settles)
+        kept = self.active & (may_rise | (gain >= -noise))
         seconds = time.monotonic() - begun
         estimated = np.atleast_1d(np.asarray(change.estimated))
         for run in map(int, np.flatnonzero(self.active)):
@@ -163,9 +167,10 @@ class Process:
             )
         self.current = self._choose(kept, end, self.current)
         self.judged = _chosen(kept, ended, before)
-        lower = kept & (ended.free_energies < self.best_judged.free_energies)
-        self.best = self._choose(lower, end, self.best)
-        self.best_judged = _chosen(lower, ended, self.best_judged)
+        # (Of two models of the same free energy, the one with fewer weights.)
+        lower = kept & (lower_ended.free_energies <= self.best_judged.free_energies)
+        self.best = self._choose(lower, lower_end, self.best)
+        self.best_judged = _chosen(lower, lower_ended, self.best_judged)
         return kept
 
     def _train(self, start: State, title: str, *, anew: bool) -> tuple[State, Record | None]:
