@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -136,6 +136,24 @@ def test_figure2_is_the_bmr_curve_of_figure3(drawn):
         assert float(row["estimated"]) == pytest.approx(float(row["actual"]), rel=1e-5)
     assert {row["standard_error"] for row in second[:100]} == {"0"}
     assert float(second[100]["standard_error"]) > 0
+
+
+def test_our_own_recipe_has_files_of_its_own(drawn, monkeypatch, tmp_path):
+    out, _, _ = drawn
+    settings = json.loads((out / "sweeps.json").read_text())["settings"]
+    known, asked = sweeping._read(out / "sweeps.json", settings), []
+    monkeypatch.setattr(figures, "sweeps", lambda out, *, kind, **_: asked.append(kind) or known)
+    figures.figure2(tmp_path, kind="default", progress=False)
+    text = figures.figure3(tmp_path, kind="default", progress=False)
+    assert asked == ["default", "default"]
+    assert "reproduce figure3 --recipe default" in text
+    names = {"figure2-default", "figure3-default"}
+    assert {p.stem for p in tmp_path.iterdir()} == names
+    recipe = setup.recipes("boston", "default")["standardised targets"]
+    monkeypatch.setattr(sweeping, "_read", lambda place, found: (place, found))
+    place, found = sweeping.sweeps(out, kind="default", progress=False)
+    assert place == out / "sweeps-default.json"
+    assert found["recipe"] == asdict(recipe)
 
 
 def test_another_training_is_not_taken_for_the_one_asked_for(drawn):

@@ -104,6 +104,39 @@ def test_the_recipe_of_lower_free_energy_after_pruning_is_kept(ran):
         assert split["pruned"] == after[best][0].pruned_fraction
 
 
+def test_the_recipe_is_chosen_on_the_first_splits_and_the_best_restart_by_free_energy(
+    data, monkeypatch
+):
+    asked = []
+
+    class Made:
+        def __init__(self, free_energy):
+            self.free_energy, self.pruned_fraction = free_energy, 0.5
+
+    def fit_many(network, train, *, keys, recipe, **options):
+        assert len(keys) == len(train)
+        asked.append((recipe, len(train)))
+        return [Made(1000.0)] * len(train)
+
+    def prune_many(fits, train, **options):
+        worse = 100.0 * (asked[-1][0] == "a")
+        return [Made(worse + abs(number - 4)) for number in range(len(train))]
+
+    monkeypatch.setattr(uci, "fit_many", fit_many)
+    monkeypatch.setattr(uci, "prune_many", prune_many)
+    monkeypatch.setattr(uci, "judge", lambda fitted, x, y: {"energy": fitted.free_energy})
+    splits = standard_splits(len(data.x))[:5]
+    found = uci.run_splits(
+        data, splits, {"A": "a", "B": "b"}, restarts=3, epochs=None, seed=0, progress=False
+    )
+    assert asked == [("a", 6), ("b", 6), ("b", 9)]
+    assert [record["split"] for record in found] == [0, 1, 2, 3, 4]
+    assert {record["recipe"] for record in found} == {"B"}
+    # Of the restarts 0–2, 3–5 and 6–8, those nearest to 4.
+    assert [r["free_energy_after"] for r in found] == [2, 0, 2, 0, 2]
+    assert [r["after"]["energy"] for r in found] == [2, 0, 2, 0, 2]
+
+
 def test_table_and_csv_hold_means_and_errors_over_splits(ran):
     out, table, record, _ = ran
     assert (out / "uci.md").read_text() == table
@@ -174,7 +207,7 @@ def _split(rmse, log_likelihood, coverage):
 
 def test_goals_are_compared_at_the_published_precision():
     def record(*measures):
-        return {"splits": [_split(*measures)]}
+        return {"splits": [_split(*measures)], "settings": {"restarts": 1}}
 
     assert uci_tables.shortfalls("boston", record(3.014, -2.574, 0.95)) == []
     assert uci_tables.shortfalls("boston", record(3.016, -2.576, 0.981)) == [

@@ -13,6 +13,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 import secateur as sc
+from secateur.propagation import loops
 from secateur.propagation.noise import Tape
 
 KEY = jax.random.key(0)
@@ -479,3 +480,33 @@ def test_noise_from_a_tape_is_noise_from_a_key(how):
     np.testing.assert_allclose(by_tape.std(0), by_key.std(0), rtol=0.1)
     again = forward(Tape(numbers[0], keys[1]), beliefs, x)
     np.testing.assert_allclose(again, by_tape[0], rtol=1e-9)
+
+
+def recurrent(params, x):
+    def step(state, x):
+        return jnp.tanh(state @ params["state"] + x @ params["inputs"]), None
+
+    return jax.lax.scan(step, jnp.zeros((x.shape[1], 4)), x)[0]
+
+
+def test_a_loop_draws_its_noise_beforehand_or_in_its_steps(monkeypatch):
+    """Oracle: the recursion by hand, with independent draws of every step's sums."""
+    k1, k2, k3 = jax.random.split(KEY, 3)
+    params = {"state": jax.random.normal(k1, (4, 4)), "inputs": jax.random.normal(k2, (2, 4))}
+    beliefs, x = normals(params, 0.1), jax.random.normal(k3, (5, 3, 2))
+    forward = sc.propagate(recurrent, "local")
+    assert Tape.length(forward, beliefs, x) == 5 * 3 * 4
+    state, keys = jnp.zeros((20_000, 3, 4)), jax.random.split(k3, 5)
+    for key, now in zip(keys, x, strict=True):
+        mean = state @ params["state"] + now @ params["inputs"]
+        spread = jnp.sqrt(0.1 * (jnp.sum(state**2, -1) + jnp.sum(now**2, -1)))
+        state = jnp.tanh(mean + spread[..., None] * jax.random.normal(key, mean.shape))
+    draw = jax.vmap(lambda k: forward(k, beliefs, x))
+    drawn = [jax.jit(draw)(jax.random.split(k1, 20_000))]
+    monkeypatch.setattr(loops, "_DRAWN_BEFORE", 0)
+    drawn.append(jax.jit(lambda keys: draw(keys))(jax.random.split(k2, 20_000)))
+    assert np.abs(drawn[0][0] - drawn[1][0]).max() > 0
+    for found in drawn:
+        error = np.sqrt(2 * np.asarray(state).var(0) / 20_000)
+        np.testing.assert_array_less(np.abs(found.mean(0) - state.mean(0)), 5 * error)
+        np.testing.assert_allclose(found.std(0), state.std(0), rtol=0.05)

@@ -218,6 +218,32 @@ def test_the_guard_undoes_a_cut_that_raises_the_free_energy():
     assert "undone" in pruned.table()
 
 
+def test_with_a_constant_rate_every_round_goes_on_as_in_the_paper():
+    x, y = copies_of_one_input()
+    recipe = replace(PLAIN, rate=2e-3, initial_means=1e-3, cooling=0.0, stops=False)
+    model = linear_model(50, sc.GaussianLikelihood(precision=2.0))
+    fitted = fit(model, (x, y), recipe=recipe)
+    pruned = prune(fitted, (x, y))
+    (only,) = pruned.rounds
+    assert only.changed == 50
+    assert only.at_once > 0
+    assert only.kept  # no guard …
+    assert pruned.live_weights == 50  # … but the result is still the best that was seen
+    assert pruned.free_energy == fitted.free_energy
+
+
+def test_of_two_models_of_the_same_free_energy_the_smaller_one_is_returned():
+    x = np.concatenate([np.ones((30, 1)), np.zeros((30, 3))], axis=1)  # three dead inputs
+    y = 2 + 0.5 * np.random.default_rng(6).normal(size=(30, 1))
+    recipe = replace(PLAIN, cooling=0.0, stops=False)
+    fitted = fit(linear_model(4), (x, y), recipe=recipe)
+    # The posterior of a weight that nothing depends on is its prior: cutting it changes nothing.
+    beliefs = fitted.beliefs
+    assert np.asarray(beliefs.variance)[1:] == pytest.approx(1, abs=0.2)
+    pruned = prune(fitted, (x, y))
+    assert np.flatnonzero(pruned.beliefs.variance).tolist() == [0]
+
+
 def test_the_result_is_the_best_model_that_was_seen():
     rng = np.random.default_rng(4)
     x = rng.normal(size=(80, 12))

@@ -148,6 +148,27 @@ def test_gradients_agree_with_finite_differences(name):
     np.testing.assert_allclose(exact[1], by_variance.T, rtol=2e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["sigmoid", "tanh"])
+def test_closed_forms_in_float32_have_the_gradients_of_the_integrals(name):
+    """Oracle: the gradients of quadrature in float64 (tested above), in all three regimes."""
+    function = SMOOTH[name]
+    forward = sc.propagate(lambda x, _: function(x), "moments")
+
+    @jax.jit
+    @jax.vmap
+    @partial(jax.jacobian, argnums=(0, 1))
+    def gradient(m, v):
+        result = forward(None, sc.Normal(m, v), None)
+        return jnp.stack([result.mean, jnp.sqrt(result.variance)])
+
+    grid = [(m, v) for m in (-7.0, -3.0, -0.4, 0.0, 1.0, 5.0) for v in (1e-4, 0.01, 0.1, 1.0, 30.0)]
+    m, v = np.array(grid, np.float32).T
+    closed, exact = gradient(m, v), gradient(m.astype(np.float64), v.astype(np.float64))
+    for got, wanted in zip(closed, exact, strict=True):
+        scale = np.abs(wanted) + 1e-3 * np.abs(wanted).max(1, keepdims=True)
+        assert np.max(np.abs(got - wanted) / scale) < 5e-3
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_finite_in_float32_at_the_edges(name):
     function, _ = FUNCTIONS[name]

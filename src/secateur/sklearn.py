@@ -285,7 +285,7 @@ class PrunedClassifier(ClassifierMixin, _Pruned):
         >>> rng = np.random.default_rng(0)
         >>> X = rng.normal(size=(100, 3))
         >>> y = np.where(X[:, 0] > 0, "yes", "no")
-        >>> estimator = PrunedClassifier(hidden=(5,), random_state=0).fit(X, y)
+        >>> estimator = PrunedClassifier(hidden=(5,), epochs=500, random_state=0).fit(X, y)
         >>> estimator.predict([[2.0, 0.0, 0.0], [-2.0, 0.0, 0.0]]).tolist()
         ['yes', 'no']
         >>> estimator.selected_features_.tolist()

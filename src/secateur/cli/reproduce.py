@@ -53,15 +53,16 @@ Samples = Annotated[
     ),
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="A few epochs, to see that it works.")]
+Recipe = Annotated[
+    Kind, typer.Option("--recipe", help="The paper's settings, or those we would choose.")
+]
 _RESULTS = Path("reproduced")
 
 
 @app.command()
 def table1(
     out: Out = _RESULTS,
-    recipe: Annotated[
-        Kind, typer.Option(help="The paper's settings, or those we would choose.")
-    ] = Kind.paper,
+    recipe: Recipe = Kind.paper,
     sets: Annotated[
         str, typer.Option("--sets", help="Names with commas; all eleven if not given.")
     ] = "",
@@ -114,6 +115,7 @@ def figure1(out: Out = _RESULTS) -> None:
 @app.command()
 def figure2(
     out: Out = _RESULTS,
+    recipe: Recipe = Kind.paper,
     seed: Seed = 0,
     epochs: Epochs = None,
     samples: Samples = None,
@@ -122,22 +124,29 @@ def figure2(
 ) -> None:
     """Free energy that BMR estimates, and the actual one, against the pruning rate.
 
-    Boston, three algorithms, the paper's recipe, no retraining. The trainings are shared with
-    figure3 where both write to the same folder.
+    Boston, three algorithms, no retraining. The trainings are shared with figure3 where
+    both write to the same folder.
     """
     from secateur.datasets import DatasetError
     from secateur.paper import figures
 
     with as_user_errors(DatasetError):
         figures.figure2(
-            out, seed=seed, epochs=epochs, samples=samples, data_dir=data_dir, quick=quick
+            out,
+            kind=recipe.value,
+            seed=seed,
+            epochs=epochs,
+            samples=samples,
+            data_dir=data_dir,
+            quick=quick,
         )
-    _say_where(out, "figure2", "png", "svg", "csv")
+    _say_where(out, figures.named("figure2", recipe.value), "png", "svg", "csv")
 
 
 @app.command()
 def figure3(
     out: Out = _RESULTS,
+    recipe: Recipe = Kind.paper,
     seed: Seed = 0,
     epochs: Epochs = None,
     samples: Samples = None,
@@ -154,10 +163,16 @@ def figure3(
 
     with as_user_errors(DatasetError):
         text = figures.figure3(
-            out, seed=seed, epochs=epochs, samples=samples, data_dir=data_dir, quick=quick
+            out,
+            kind=recipe.value,
+            seed=seed,
+            epochs=epochs,
+            samples=samples,
+            data_dir=data_dir,
+            quick=quick,
         )
     typer.echo(text)
-    _say_where(out, "figure3", "png", "svg", "csv", "md")
+    _say_where(out, figures.named("figure3", recipe.value), "png", "svg", "csv", "md")
 
 
 @app.command()

@@ -10,7 +10,7 @@ from matplotlib.ticker import PercentFormatter
 
 from secateur.distributions import Normal
 from secateur.paper.drawing import ALGORITHM_TITLES, COLOURS, CRITERION_TITLES, drawn
-from secateur.paper.sweeping import CRITERIA, QUICK_EPOCHS, sweeps
+from secateur.paper.sweeping import CRITERIA, QUICK_EPOCHS, named, sweeps
 from secateur.paper.writing import as_csv, made_by, write_atomically
 from secateur.pruning.sweep import Sweep
 from secateur.reduction import prune_scores
@@ -85,6 +85,7 @@ def figure1(out: Path) -> None:
 def figure2(
     out: Path,
     *,
+    kind: str = "paper",
     seed: int = 0,
     epochs: int | None = None,
     samples: int | None = None,
@@ -94,25 +95,25 @@ def figure2(
 ) -> None:
     """Draw the free energy that BMR estimates, and the actual one, against the pruning rate.
 
-    Boston, three algorithms, the paper's recipe, no retraining. Writes `figure2.png`, `.svg` and
-    `.csv`. The trainings are those of `figure3`: whichever comes first leaves them in
-    `sweeps.json`.
+    Boston, three algorithms, no retraining. Writes `figure2.png`, `.svg` and `.csv`
+    (`figure2-default` with that recipe). The trainings are those of `figure3`: whichever comes
+    first leaves them in `sweeps.json`.
 
     Args:
         out: folder for the results.
+        kind: of recipe, "paper" or "default".
         seed: of the trainings.
-        epochs: of each training; by default the paper's 750.
-        samples: that each free energy of a sampling algorithm averages; by default the paper's 10.
+        epochs: of each training; by default the recipe's.
+        samples: that each free energy of a sampling algorithm averages; by default 10.
         data_dir: where the data are; see `secateur.datasets.load`.
         quick: few epochs.
         progress: whether to say on standard error how far it is.
     """
     epochs = epochs or (QUICK_EPOCHS if quick else None)
-    found = sweeps(
-        out, seed=seed, epochs=epochs, samples=samples, data_dir=data_dir, progress=progress
-    )
-    note = made_by("figure2", seed=seed or None, epochs=epochs, samples=samples)
-    with drawn(out, "figure2", note, (10.5, 3.4)) as figure:
+    options: dict[str, Any] = {"seed": seed, "epochs": epochs, "samples": samples}
+    found = sweeps(out, kind=kind, data_dir=data_dir, progress=progress, **options)
+    note, name = _note("figure2", kind, **options), named("figure2", kind)
+    with drawn(out, name, note, (10.5, 3.4)) as figure:
         panels = figure.subplots(1, len(found))
         for axes, (inference, each) in zip(panels, found.items(), strict=True):
             curve = each.curves["bmr"]
@@ -140,12 +141,13 @@ def figure2(
         )
     )
     header = ["algorithm", "rate", "estimated", "actual", "standard_error"]
-    write_atomically(out / "figure2.csv", as_csv(f"{note}; {_stops(found)}", header, rows))
+    write_atomically(out / f"{name}.csv", as_csv(f"{note}; {_stops(found)}", header, rows))
 
 
 def figure3(
     out: Path,
     *,
+    kind: str = "paper",
     seed: int = 0,
     epochs: int | None = None,
     samples: int | None = None,
@@ -155,7 +157,7 @@ def figure3(
 ) -> str:
     """Draw free energy and negative accuracy against the pruning rate, for BMR, SNR and SPR.
 
-    Boston, three algorithms, the paper's recipe, no retraining. Writes `figure3.png`, `.svg`,
+    Boston, three algorithms, no retraining. Writes `figure3.png`, `.svg`,
     `.csv` and `.md`; see `figure2`, also for the arguments.
 
     Returns:
@@ -163,11 +165,10 @@ def figure3(
         any rate and criterion.
     """
     epochs = epochs or (QUICK_EPOCHS if quick else None)
-    found = sweeps(
-        out, seed=seed, epochs=epochs, samples=samples, data_dir=data_dir, progress=progress
-    )
-    note = made_by("figure3", seed=seed or None, epochs=epochs, samples=samples)
-    with drawn(out, "figure3", note, (9.2, 4.8)) as figure:
+    options: dict[str, Any] = {"seed": seed, "epochs": epochs, "samples": samples}
+    found = sweeps(out, kind=kind, data_dir=data_dir, progress=progress, **options)
+    note, name = _note("figure3", kind, **options), named("figure3", kind)
+    with drawn(out, name, note, (9.2, 4.8)) as figure:
         panels = figure.subplots(2, len(found), sharex=True)
         for column, (inference, each) in zip(panels.T, found.items(), strict=True):
             for criterion, curve in each.curves.items():
@@ -200,9 +201,9 @@ def figure3(
         for values in zip(*(getattr(curve, c) for c in columns), strict=True)
     )
     header = ["algorithm", "criterion", "rate", *columns[1:]]
-    write_atomically(out / "figure3.csv", as_csv(f"{note}; {_stops(found)}", header, rows))
+    write_atomically(out / f"{name}.csv", as_csv(f"{note}; {_stops(found)}", header, rows))
     text = gaps(found, note)
-    write_atomically(out / "figure3.md", text)
+    write_atomically(out / f"{name}.md", text)
     return text
 
 
@@ -234,6 +235,11 @@ def gaps(found: dict[str, Sweep], note: str) -> str:
             f"{lowest:.1f}{noise} | {best.criterion}, {best.rates[best.best]:.0%} | {above:.2%} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _note(command: str, kind: str, *, seed: int, **options: Any) -> str:
+    recipe = None if kind == "paper" else kind
+    return made_by(command, recipe=recipe, seed=seed or None, **options)
 
 
 def _stops(found: dict[str, Sweep]) -> str:

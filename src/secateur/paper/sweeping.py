@@ -17,7 +17,7 @@ from secateur.paper.setup import ALGORITHMS, model, recipes
 from secateur.paper.writing import write_atomically
 from secateur.pruning.sweep import Curve, Sweep, sweep
 
-__all__ = ["CRITERIA", "QUICK_EPOCHS", "sweeps"]
+__all__ = ["CRITERIA", "QUICK_EPOCHS", "named", "sweeps"]
 
 CRITERIA = ("bmr", "snr", "spr")
 QUICK_EPOCHS = 20
@@ -26,34 +26,41 @@ _ARRAYS = ("rates", "estimated", "free_energy", "complexity", "accuracy", "stand
 _NUMBERS = ("stop_rate", "stop_estimated", "stop_free_energy")
 
 
+def named(what: str, kind: str) -> str:
+    """Return the name of a result: the paper's recipe goes without saying."""
+    return what if kind == "paper" else f"{what}-{kind}"
+
+
 def sweeps(
     out: Path,
     *,
+    kind: str = "paper",
     seed: int = 0,
     epochs: int | None = None,
     samples: int | None = None,
     data_dir: Path | None = None,
     progress: bool = True,
 ) -> dict[str, Sweep]:
-    """Train boston with each algorithm, in the paper's recipe, and prune it at rates 0 … 99 %.
+    """Train boston with each algorithm and prune it at rates 0 … 99 %, without training again.
 
     The results are kept in `out`, and used again by whoever asks for the same.
 
     Args:
         out: folder for the record.
+        kind: of recipe, "paper" or "default" (targets standardised).
         seed: of the trainings.
-        epochs: of each training; by default the paper's.
-        samples: that each free energy of a sampling algorithm averages; by default the paper's.
+        epochs: of each training; by default the recipe's.
+        samples: that each free energy of a sampling algorithm averages; by default the recipe's.
         data_dir: where the data are; see `secateur.datasets.load`.
         progress: whether to say on standard error how far it is.
 
     Returns:
         Sweeps by algorithm.
     """
-    (recipe,) = recipes(_DATA, "paper").values()
+    recipe = next(iter(recipes(_DATA, kind).values()))
     recipe = replace(recipe, samples=samples or recipe.samples)
     settings = {"version": __version__, "seed": seed, "epochs": epochs, "recipe": asdict(recipe)}
-    place = out / "sweeps.json"
+    place = out / f"{named('sweeps', kind)}.json"
     if (known := _read(place, settings)) is not None:
         if progress:
             sys.stderr.write(f"using the trainings of {place}\n")

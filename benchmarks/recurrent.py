@@ -1,0 +1,83 @@
+"""What a training step of a GRU costs, by algorithm, with and without what makes it fast.
+
+Three networks side by side (GRU of 16 units over 8 samples, batches of 16), as `secateur reproduce
+table1` trains them on its three signals. "Without" turns one thing back in the same process: noise
+drawn in the steps of the loop instead of before it (local), quadrature instead of the closed
+moments of σ and tanh (independent, moments).
+
+    python benchmarks/recurrent.py [--epochs 60]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+
+from secateur import BayesianModel, datasets
+from secateur.fitting.fit import fit_many
+from secateur.networks import Gru
+from secateur.paper.setup import GRU_UNITS, SIGNALS, recipes
+from secateur.propagation import loops, univariate
+
+WITHOUT = {
+    "local": (loops, "_DRAWN_BEFORE", 0),
+    "independent": (univariate, "_LOGISTIC", {}),
+    "moments": (univariate, "_LOGISTIC", {}),
+}
+
+
+@contextmanager
+def patched(module: Any, name: str, value: Any) -> Iterator[None]:
+    """Set a module's attribute for a while; compiled programs are forgotten."""
+    old = getattr(module, name)
+    jax.clear_caches()
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, old)
+        jax.clear_caches()
+
+
+def per_step(inference: str, epochs: int) -> float:
+    """Return milliseconds of processor time per step of three networks, without compilation."""
+    data = [datasets.load(name) for name in SIGNALS]
+    network = Gru(data[0].x.shape[-1], GRU_UNITS)
+    model = BayesianModel(network, network.init(jax.random.key(0)), inference=inference)
+    recipe = recipes("sine", "paper")["paper"]
+    keys = list(jax.random.split(jax.random.key(0), len(data)))
+    steps = -(-len(data[0].y) // recipe.batch_size)
+
+    def seconds(epochs: int) -> float:
+        begun = time.process_time()
+        pairs = [(d.x, d.y) for d in data]
+        fit_many(model, pairs, keys=keys, recipe=recipe, epochs=epochs, progress=False)
+        return time.process_time() - begun
+
+    seconds(1)  # compiles
+    short, long = seconds(epochs // 3), seconds(epochs)
+    return 1e3 * (long - short) / (steps * (epochs - epochs // 3))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--epochs", type=int, default=60, help="to measure over")
+    epochs = parser.parse_args().epochs
+    print("algorithm     ms of CPU per step   without   ratio")
+    for inference in ("global", "local", "independent", "moments"):
+        now = per_step(inference, epochs)
+        line = f"{inference:12}  {now:18.2f}"
+        if inference in WITHOUT:
+            with patched(*WITHOUT[inference]):
+                before = per_step(inference, epochs)
+            line += f"   {before:7.2f}   {before / now:5.1f}"
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
