@@ -498,8 +498,8 @@ def test_a_loop_draws_its_noise_beforehand_or_in_its_steps(monkeypatch):
     assert Tape.length(forward, beliefs, x) == 5 * 3 * 4
     state, keys = jnp.zeros((20_000, 3, 4)), jax.random.split(k3, 5)
     for key, now in zip(keys, x, strict=True):
-        mean = state @ params["state"] + now @ params["inputs"]
-        spread = jnp.sqrt(0.1 * (jnp.sum(state**2, -1) + jnp.sum(now**2, -1)))
+        mean = state @ params["state"] + (now @ params["inputs"])[None]
+        spread = jnp.sqrt(0.1 * (jnp.sum(state**2, -1) + jnp.sum(now**2, -1)[None]))
         state = jnp.tanh(mean + spread[..., None] * jax.random.normal(key, mean.shape))
     draw = jax.vmap(lambda k: forward(k, beliefs, x))
     drawn = [jax.jit(draw)(jax.random.split(k1, 20_000))]

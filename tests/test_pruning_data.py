@@ -40,8 +40,7 @@ def test_every_step_lowers_the_free_energy(name, inference):
         print(name, inference, p)
         assert after_one_cut < p.free_energy_before
         assert p.free_energy < after_one_cut
-        kept = [p.free_energy_before, *(r.free_energy for r in p.rounds if r.kept)]
-        assert p.free_energy == pytest.approx(min(kept))
+        assert p.free_energy <= min(r.free_energy for r in p.rounds)
 
 
 def test_a_model_pruned_by_force_grows_back():
