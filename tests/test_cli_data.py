@@ -77,3 +77,9 @@ def test_neither_the_commands_nor_the_data_sets_import_jax():
     check = f"{imports}; print({{'jax', 'pandas'}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_the_package_is_the_command():
+    command = [sys.executable, "-m", "secateur", "data", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "fetch" in done.stdout
