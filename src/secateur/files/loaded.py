@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from secateur.fitting.optimiser import adam
-from secateur.fitting.program import State
+from secateur.fitting.program import State, free_noise
 from secateur.fitting.recipes import Recipe
 from secateur.fitting.result import Continuation, History, Past, Trained
 from secateur.fitting.weights import Weights, flat_priors, lay_out, of_one_kind
@@ -70,7 +70,7 @@ def continuation_of(
     """Return what training goes on from: the same beliefs, with nothing remembered by Adam."""
     layout, flat, certain = lay_out(beliefs, apart=not of_one_kind(beliefs, priors))
     weights = jax.tree.map(jnp.asarray, Weights.of(flat))
-    learnt = None if recipe.conjugate_noise else jax.tree.map(jnp.log, noise)
+    learnt = None if recipe.conjugate_noise else free_noise(noise)
     state = State(
         weights,
         tuple(jnp.asarray(q.variance > 0) for q in flat),

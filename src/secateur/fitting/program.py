@@ -46,7 +46,7 @@ class Settings(NamedTuple):
     optimiser: optax.GradientTransformation
     batch_size: int
     empirical_bayes: bool
-    conjugate_noise: bool  # else q(γ) is left to the optimiser, in logarithms of its parameters
+    conjugate_noise: bool  # else q(γ) is left to the optimiser; see `free_noise`
     many: bool  # states have a leading axis of runs
     own_data: bool  # and so have the data
     mesh: Mesh | None  # devices that share the rows of each step
@@ -179,7 +179,7 @@ def _epoch(
         x, y, count, drawn, rate, warmth, number = batch
 
         def objective(moved: tuple[Weights, Any]) -> tuple[Array, Any]:
-            weights, log_noise = moved
+            weights, free = moved
             beliefs = settings.layout.beliefs(weights.beliefs(state.alive), fixed.certain)
             prediction = forward(_tape(drawn, taken, dtype), beliefs, x)
             if settings.conjugate_noise:
@@ -191,7 +191,7 @@ def _epoch(
                 current = jax.tree.map(lambda old, new: old + share * (new - old), noise, fresh)
                 noise_complexity = 0.0
             else:
-                current = jax.tree.map(jnp.exp, log_noise)
+                current = jax.tree.map(jax.nn.softplus, free)
                 noise_complexity = fixed.likelihood.noise_complexity(current)
             good = accuracy(fixed.likelihood, current, prediction, y, weights=count)
             good = plan.row_weight * good
@@ -211,9 +211,9 @@ def _epoch(
     no_step = jnp.full((), -1)
     carry = (moved, state.memory, state.noise, state.noise_steps, (zero, zero), no_step)
     carry, _ = jax.lax.scan(step, carry, each_step)
-    (weights, log_noise), memory, noise, noise_steps, sums, bad_step = carry
+    (weights, free), memory, noise, noise_steps, sums, bad_step = carry
     if not settings.conjugate_noise:
-        noise = jax.tree.map(jnp.exp, log_noise)
+        noise = jax.tree.map(jax.nn.softplus, free)
     last = jnp.all(jnp.stack([jnp.all(jnp.isfinite(v)) for v in jax.tree.leaves(weights)]))
     bad_step = jnp.where((bad_step < 0) & ~last, batches - 1, bad_step)
     prior = state.prior
@@ -252,7 +252,16 @@ def _tape(drawn: tuple[Array, Array | None] | None, taken: int | None, dtype: An
 
 def to_optimise(settings: Settings, weights: Weights, noise: Any) -> tuple[Weights, Any]:
     """Return what the optimiser moves."""
-    return weights, None if settings.conjugate_noise else jax.tree.map(jnp.log, noise)
+    return weights, None if settings.conjugate_noise else free_noise(noise)
+
+
+def free_noise(noise: Any) -> Any:
+    """Return the parameters of q(γ) as numbers of either sign, of which softplus makes them again.
+
+    Large ones move by the rate, not in proportion: in logarithms, Adam's noise on the shape and rate
+    of a precision (hundreds) keeps the precision itself too low, and weights from settling.
+    """
+    return jax.tree.map(lambda p: p + jnp.log(-jnp.expm1(-p)), noise)
 
 
 @partial(jax.jit, static_argnames=("settings",))

@@ -28,14 +28,14 @@ class Job:
         sets: names of data sets of one shape, which share a program.
         inference: "moments", "local" or "global".
         kind: of recipe, "paper" or "default".
-        seeds: how many.
+        seeds: of the initialisations, side by side.
         epochs: instead of the recipe's, for a quick look; 0 is the recipe's.
     """
 
     sets: tuple[str, ...]
     inference: str
     kind: str
-    seeds: int
+    seeds: tuple[int, ...]
     epochs: int = 0
 
     @property
@@ -48,7 +48,9 @@ class Job:
     def name(self) -> str:
         """Return a name that can be a file's."""
         quick = f"-{self.epochs}-epochs" if self.epochs else ""
-        return f"{'+'.join(self.sets)}-{self.inference}-{self.kind}-{self.seeds}{quick}"
+        first, last = self.seeds[0], self.seeds[-1]
+        seeds = f"seed-{first}" if first == last else f"seeds-{first}-{last}"
+        return f"{'+'.join(self.sets)}-{self.inference}-{self.kind}-{seeds}{quick}"
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def run(
     best = [min(each, key=lambda o: o.iterative) for each in zip(*tried, strict=True)]
     per_set = np.array_split(np.arange(len(best)), len(data))
     return {
-        "job": asdict(job) | {"sets": list(job.sets)},
+        "job": asdict(job),
         "settings": job.settings,
         "seconds": time.perf_counter() - begun,
         "outcomes": {
@@ -128,9 +130,9 @@ def _prune(
     folder: Path | None,
     tell: Callable[[str], None],
 ) -> list[Pruned]:
-    sets = [(d.x, d.y) for d in data for _ in range(job.seeds)]
+    sets = [(d.x, d.y) for d in data for _ in job.seeds]
     same = sets[:1] if len(data) == 1 else sets
-    keys = [jax.random.key(seed) for _ in data for seed in range(job.seeds)]
+    keys = [jax.random.key(seed) for _ in data for seed in job.seeds]
 
     def checkpoint(stage: str) -> Path | None:
         return None if folder is None else folder / f"{job.name}-{name.replace(' ', '-')}.{stage}"
@@ -152,7 +154,7 @@ def _prune(
     return prune_many(
         fits,
         same,
-        key=jax.random.key(job.seeds),
+        key=jax.random.fold_in(jax.random.key(len(job.seeds)), job.seeds[0]),
         epochs=job.epochs or None,
         checkpoint=checkpoint("prune"),
         callback=telling("prune"),

@@ -64,8 +64,11 @@ def _work(
 ) -> None:
     context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
     with context.Manager() as manager:
-        lines = manager.Queue()
-        pool = ProcessPoolExecutor(min(workers, len(jobs)), context, _prepare, (lines,))
+        lines, places_to_run = manager.Queue(), manager.Queue()
+        workers = min(workers, len(jobs))
+        for cores in shares(_cores(), workers):
+            places_to_run.put(cores)
+        pool = ProcessPoolExecutor(workers, context, _prepare, (lines, places_to_run))
         try:
             futures = {pool.submit(_in_process, job, places[job], data_dir): job for job in jobs}
             with board:
@@ -88,13 +91,36 @@ def _watch(futures: dict[Future, Job], lines: Any, board: _Board) -> None:
             board.finish(futures[future].name, future.result())
 
 
+def _cores() -> list[int]:
+    """The cores that this process may use; none where the system does not say."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+def shares(cores: Sequence[int], workers: int) -> list[list[int]]:
+    """Divide cores between workers; an empty share is to leave the matter to the system.
+
+    >>> shares([0, 1, 2, 3, 4], 2)
+    [[0, 2, 4], [1, 3]]
+    >>> shares([0, 1], 3)
+    [[], [], []]
+    """
+    if len(cores) < workers:
+        return [[] for _ in range(workers)]
+    return [list(cores[first::workers]) for first in range(workers)]
+
+
 _lines: Any = None
 
 
-def _prepare(lines: Any) -> None:
-    """Begin a process: where to report, and a cache of compiled programs that all share."""
+def _prepare(lines: Any, places_to_run: Any) -> None:
+    """Begin a process: where to report, its cores, and a cache of programs that all share.
+
+    Processes that share all cores wait for each other: XLA divides its work over all it can see.
+    """
     global _lines
     _lines = lines
+    if own := places_to_run.get():
+        os.sched_setaffinity(0, own)
     import jax
     import platformdirs
 
