@@ -375,6 +375,12 @@ def test_the_papers_recipe_is_the_papers():
     assert found.scaling.targets is None
 
 
+def test_softplus_makes_the_noise_of_what_the_optimiser_moves():
+    values = np.array([1e-6, 1e-3, 0.5, 1.0, 40.0, 1e6], np.float32)
+    made = jax.nn.softplus(program.free_noise(jnp.asarray(values)))
+    np.testing.assert_allclose(made, values, rtol=2e-5)
+
+
 def test_means_start_from_the_model_or_at_a_sensible_scale():
     frozen = {"rate": 1e-12, "epochs": 1}
     found = fit(model(), (X, Y), **frozen)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -61,10 +64,12 @@ def test_networks_are_the_papers():
     assert setup.model("boston", boston, "moments").inference == "moments"
 
 
-def test_signals_share_a_job_and_the_longest_come_first():
-    found = table1.jobs_for(setup.SETS, ["moments", "local"], "paper", 3)
-    assert found[0].sets == setup.SIGNALS
-    assert len(found) == 2 * (8 + 1)
+def test_signals_share_a_job_for_each_seed_and_the_longest_come_first():
+    found = table1.jobs_for(setup.SETS, ["local", "moments"], "paper", 3)
+    assert [(job.sets, job.inference) for job in found[:3]] == [(setup.SIGNALS, "moments")] * 3
+    assert [job.seeds for job in found[:3]] == [(0,), (1,), (2,)]
+    assert {job.seeds for job in found if job.sets != setup.SIGNALS} == {(0, 1, 2)}
+    assert len(found) == 2 * (8 + 3)
     assert len({job.name for job in found}) == len(found)
 
 
@@ -72,7 +77,7 @@ def test_an_experiment_trains_cuts_and_prunes(monkeypatch):
     """Oracle: the record's own promises, on data that a few epochs can learn."""
     monkeypatch.setattr(datasets, "load", small_set)
     told = []
-    found = experiment.run(Job(("boston",), "moments", "paper", 2, 60), tell=told.append)
+    found = experiment.run(Job(("boston",), "moments", "paper", (0, 1), 60), tell=told.append)
     (outcomes,) = found["outcomes"].values()
     assert len(outcomes) == 2
     assert told
@@ -95,14 +100,14 @@ def test_the_better_of_two_recipes_counts(monkeypatch):
     monkeypatch.setattr(
         Outcome, "of", classmethod(lambda cls, name, f: cls(name, 9.0, 8.0, 0.1, f, 0.2))
     )
-    found = experiment.run(Job(("boston",), "moments", "default", 2))["outcomes"]["boston"]
+    found = experiment.run(Job(("boston",), "moments", "default", (0, 1)))["outcomes"]["boston"]
     assert [o["iterative"] for o in found] == [3.0, 4.0]
     assert [o["recipe"] for o in found] == ["standardised targets", "targets as they are"]
 
 
 def test_rows_are_medians_in_the_papers_order():
-    made = [record(Job(("yacht",), "local", "paper", 3), 3.0, 1.0, 8.0),
-            record(Job(("boston",), "global", "paper", 1), 2.0)]  # fmt: skip
+    made = [record(Job(("yacht",), "local", "paper", (0, 1, 2)), 3.0, 1.0, 8.0),
+            record(Job(("boston",), "global", "paper", (0,)), 2.0)]  # fmt: skip
     boston, yacht = table1.lines(made)
     assert (boston.dataset, yacht.dataset) == ("boston", "yacht")
     assert (yacht.lowest, yacht.iterative, yacht.highest, yacht.seeds) == (1.0, 3.0, 8.0, 3)
@@ -110,8 +115,14 @@ def test_rows_are_medians_in_the_papers_order():
     assert (yacht.one_pruned, yacht.pruned) == (50.0, 90.0)
 
 
+def test_seeds_of_several_records_are_one_row():
+    made = [record(Job(("sine",), "local", "paper", (seed,)), float(seed)) for seed in range(5)]
+    (row,) = table1.lines(made)
+    assert (row.lowest, row.iterative, row.highest, row.seeds) == (0.0, 2.0, 4.0, 5)
+
+
 def test_the_table_is_written_three_ways():
-    made = [record(Job(("energy",), "moments", "paper", 1), -3.25)]
+    made = [record(Job(("energy",), "moments", "paper", (0,)), -3.25)]
     rows = table1.lines(made)
     text = table1.markdown(rows, "how it was made")
     assert "| energy | moments | 10 | 5 | 50 | -3 |" in text
@@ -127,8 +138,22 @@ def test_the_table_is_written_three_ways():
     assert r"4026$^\ast$" in tex
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no say about cores here")
+def test_processes_keep_to_their_cores():
+    context = multiprocessing.get_context("spawn")
+    core = min(os.sched_getaffinity(0))
+    with context.Manager() as manager:
+        places = manager.Queue()
+        places.put([core])
+        with ProcessPoolExecutor(1, context, jobs._prepare, (None, places)) as pool:
+            assert pool.submit(os.sched_getaffinity, 0).result() == {core}
+
+
 def test_what_is_done_is_not_run_again(tmp_path, monkeypatch):
-    one, other = Job(("boston",), "moments", "paper", 1), Job(("wine",), "moments", "paper", 1)
+    one, other = (
+        Job(("boston",), "moments", "paper", (0,)),
+        Job(("wine",), "moments", "paper", (0,)),
+    )
     place = tmp_path / f"{one.name}.json"
     write_atomically(place, json.dumps(record(one, 1.0)))
     ran = []
@@ -165,7 +190,7 @@ def test_the_command_runs_processes_and_writes_the_table(tmp_path, monkeypatch):
         "table1-paper.csv", "table1-paper.md", "table1-paper.tex",
     }  # fmt: skip
     left = [p.name for p in (tmp_path / "table1").iterdir()]
-    assert left == ["sine-global-paper-1-40-epochs.json"]
+    assert left == ["sine-global-paper-seed-0-40-epochs.json"]
 
 
 def test_unknown_names_are_told():

@@ -258,8 +258,8 @@ def to_optimise(settings: Settings, weights: Weights, noise: Any) -> tuple[Weigh
 def free_noise(noise: Any) -> Any:
     """Return the parameters of q(γ) as numbers of either sign, of which softplus makes them again.
 
-    Large ones move by the rate, not in proportion: in logarithms, Adam's noise on the shape and rate
-    of a precision (hundreds) keeps the precision itself too low, and weights from settling.
+    Large ones move by the learning rate, not in proportion to their size. In logarithms, Adam's
+    noise keeps the precision too low, and the weights from settling (docs/design-notes.md).
     """
     return jax.tree.map(lambda p: p + jnp.log(-jnp.expm1(-p)), noise)
 
