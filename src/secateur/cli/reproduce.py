@@ -191,7 +191,8 @@ def uci(
         int,
         typer.Option(
             "--restarts",
-            help="Initialisations for each split; the one of least free energy is kept.",
+            help="Initialisations for each split: the one of least free energy is judged, and all "
+            "of them averaged.",
             min=1,
         ),
     ] = 1,
