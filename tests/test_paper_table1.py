@@ -136,6 +136,18 @@ def test_the_table_is_written_three_ways():
     body = [line for line in tex.splitlines() if line.endswith(r"\\")]
     assert {line.count("&") for line in body} == {12}
     assert r"4026$^\ast$" in tex
+    assert "†" not in text + tex
+
+
+def test_the_papers_recurrent_rows_are_marked_where_they_are_no_free_energies():
+    made = [record(Job(("sine",), how, "paper", (0,)), 1.0) for how in setup.ALGORITHMS]
+    rows = table1.lines(made)
+    text, tex = table1.markdown(rows, "by hand"), table1.latex(rows, "by hand")
+    for how, mark in (("moments", "†"), ("local", "†"), ("global", "")):
+        (row,) = [line for line in text.splitlines() if line.startswith(f"| sine | {how} |")]
+        assert f"| {setup.PAPER['sine', how].iterative:.0f}{mark} |" in row
+    assert "† Not comparable: in recurrent networks" in text
+    assert r"39579$^\dagger$" in tex
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no say about cores here")

@@ -17,9 +17,15 @@ from secateur.paper.writing import as_csv, made_by, write_atomically
 
 __all__ = ["Line", "csv", "jobs_for", "latex", "lines", "markdown", "table1"]
 
-# With two outputs the authors' code counts the normalising terms of the likelihood twice: those
-# numbers are no free energies, and ours cannot be compared with them.
-NOT_COMPARABLE = ("energy", "naval")
+# Numbers of the paper that are no free energies, so that ours cannot be compared with them.
+TWO_OUTPUTS, RECURRENT = "*", "†"
+REASONS = {
+    TWO_OUTPUTS: "with two outputs the authors' code counts the normalising terms of the "
+    "likelihood (ln 2π and E[ln γ]) twice",
+    RECURRENT: "in recurrent networks the authors' local reparametrisation scales its noise by "
+    "variances instead of deviations and leaves out the reset gate, and their variance "
+    "backpropagation mixes up the gates' variances",
+}
 # Rough costs, for putting the longest first.
 _COST = {"sine": 9, "naval": 2, "powerplant": 2, "kin8nm": 2, "concrete": 1}
 _SLOWER = {"moments": 4, "local": 2, "global": 1}
@@ -68,7 +74,9 @@ def jobs_for(
     """
     wanted = list(sets)
     signals = tuple(name for name in wanted if name in SIGNALS)
-    groups = [((name,), tuple(range(seeds))) for name in wanted if name not in SIGNALS]
+    groups: list[tuple[tuple[str, ...], tuple[int, ...]]] = [
+        ((name,), tuple(range(seeds))) for name in wanted if name not in SIGNALS
+    ]
     if signals:
         groups += [(signals, (seed,)) for seed in range(seeds)]
     jobs = [Job(names, how, kind, own, epochs) for names, own in groups for how in algorithms]
@@ -108,13 +116,19 @@ _HEADS = ("data", "inference", "start", "one cut", "%", "end", "lowest–highest
           "paper: start", "one cut", "%", "end", "%")  # fmt: skip
 
 
+def _mark(r: Line) -> str:
+    """The mark of the paper's numbers in a row, one of REASONS, or nothing."""
+    if r.dataset in ("energy", "naval"):
+        return TWO_OUTPUTS
+    return RECURRENT if r.dataset in SIGNALS and r.inference != "global" else ""
+
+
 def _cells(r: Line) -> list[str]:
-    star = "*" if r.dataset in NOT_COMPARABLE else ""
-    p = r.paper
+    mark, p = _mark(r), r.paper
     ours = (f"{r.start:.0f}", f"{r.one:.0f}", f"{r.one_pruned:.0f}", f"{r.iterative:.0f}",
             f"{r.lowest:.0f} … {r.highest:.0f}", f"{r.pruned:.0f}")  # fmt: skip
     theirs = (p.start, p.one, p.one_pruned, p.iterative, p.iterative_pruned)
-    return [r.dataset, r.inference, *ours, *(f"{v:.0f}{star}" for v in theirs)]
+    return [r.dataset, r.inference, *ours, *(f"{v:.0f}{mark}" for v in theirs)]
 
 
 def markdown(rows: Sequence[Line], about: str) -> str:
@@ -129,15 +143,18 @@ def markdown(rows: Sequence[Line], about: str) -> str:
         f"{'s' if seeds > 1 else ''}; % is the share of the weights removed. 'One cut' is "
         "before any training.",
     ]
-    if any(r.dataset in NOT_COMPARABLE for r in rows):
-        notes += [
-            "",
-            "\\* Not comparable: with two outputs the authors' code counts the normalising terms "
-            "of the likelihood (ln 2π and E[ln γ]) twice, so that these are no free energies.",
-        ]
+    for mark, reason in REASONS.items():
+        if any(_mark(r) == mark for r in rows):
+            shown = mark.replace("*", r"\*")
+            notes += ["", f"{shown} Not comparable: {reason}. These are no free energies."]
     if any(r.dataset in SIGNALS and r.inference == "moments" for r in rows):
         notes += ["", 'For the signals, "moments" counts the steps of the GRU as independent.']
     return "\n".join([*table, "", *notes, ""])
+
+
+_TO_LATEX = str.maketrans(
+    {"%": r"\%", "–": "--", "…": r"\dots", TWO_OUTPUTS: r"$^\ast$", RECURRENT: r"$^\dagger$"}
+)
 
 
 def latex(rows: Sequence[Line], about: str) -> str:
@@ -147,8 +164,7 @@ def latex(rows: Sequence[Line], about: str) -> str:
     text = [f"% {about}", r"\begin{tabular}{ll" + "r" * (len(_HEADS) - 2) + "}"]
     for number, cells in enumerate(body):
         text += [rules[number]] if number in rules else []
-        shown = [c.replace("%", r"\%").replace("–", "--").replace("…", r"\dots") for c in cells]
-        text.append(" & ".join(shown).replace("*", r"$^\ast$") + r" \\")
+        text.append(" & ".join(cells).translate(_TO_LATEX) + r" \\")
     return "\n".join([*text, r"\bottomrule", r"\end{tabular}", ""])
 
 
