@@ -1,11 +1,11 @@
 """What a training step of a GRU costs, by algorithm, with and without what makes it fast.
 
-Three networks side by side (GRU of 16 units over 8 samples, batches of 16), as `secateur reproduce
+Three networks (or three for each seed) side by side (GRU of 16 units over 8 samples, batches of 16), as `secateur reproduce
 table1` trains them on its three signals. "Without" turns one thing back in the same process: noise
 drawn in the steps of the loop instead of before it (local), quadrature instead of the closed
 moments of σ and tanh (independent, moments).
 
-    python benchmarks/recurrent.py [--epochs 60]
+    python benchmarks/recurrent.py [--epochs 60] [--seeds 1]
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def patched(module: Any, name: str, value: Any) -> Iterator[None]:
         jax.clear_caches()
 
 
-def per_step(inference: str, epochs: int) -> float:
-    """Return milliseconds of processor time per step of three networks, without compilation."""
-    data = [datasets.load(name) for name in SIGNALS]
+def per_step(inference: str, epochs: int, seeds: int) -> float:
+    """Return milliseconds of processor time per step of all networks, without compilation."""
+    data = [datasets.load(name) for name in SIGNALS for _ in range(seeds)]
     network = Gru(data[0].x.shape[-1], GRU_UNITS)
     model = BayesianModel(network, network.init(jax.random.key(0)), inference=inference)
     recipe = recipes("sine", "paper")["paper"]
@@ -67,14 +67,15 @@ def per_step(inference: str, epochs: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=60, help="to measure over")
-    epochs = parser.parse_args().epochs
+    parser.add_argument("--seeds", type=int, default=1, help="networks for each signal")
+    options = parser.parse_args()
     print("algorithm     ms of CPU per step   without   ratio")
     for inference in ("global", "local", "independent", "moments"):
-        now = per_step(inference, epochs)
+        now = per_step(inference, **vars(options))
         line = f"{inference:12}  {now:18.2f}"
         if inference in WITHOUT:
             with patched(*WITHOUT[inference]):
-                before = per_step(inference, epochs)
+                before = per_step(inference, **vars(options))
             line += f"   {before:7.2f}   {before / now:5.1f}"
         print(line, flush=True)
 
