@@ -1,9 +1,9 @@
 """What a training step of a GRU costs, by algorithm, with and without what makes it fast.
 
-Three networks (or three for each seed) side by side (GRU of 16 units over 8 samples, batches of 16), as `secateur reproduce
-table1` trains them on its three signals. "Without" turns one thing back in the same process: noise
-drawn in the steps of the loop instead of before it (local), quadrature instead of the closed
-moments of σ and tanh (independent, moments).
+Three networks side by side (GRU of 16 units over 8 samples, batches of 16), as `secateur reproduce
+table1` trains them on its three signals; or three for each of several seeds. "Without" turns one
+thing back in the same process: noise drawn in the steps of the loop instead of before it (local),
+quadrature instead of the closed moments of σ and tanh (independent, moments).
 
     python benchmarks/recurrent.py [--epochs 60] [--seeds 1]
 """
