@@ -112,7 +112,8 @@ def uci(
         write_atomically(place, json.dumps(record, indent=1, allow_nan=False))
         _say(progress, f"[{number}/{len(wanted)}] {each}: {seconds:.0f} s")
     records = _comparable(out / name, settings)
-    note = made_by("uci --quick" if quick else "uci", seed=seed or None, epochs=epochs)
+    options = {"restarts": restarts if restarts > 1 else None, "seed": seed or None}
+    note = made_by("uci --quick" if quick else "uci", **options, epochs=epochs)
     table = as_markdown(records, note)
     write_atomically(out / f"{name}.csv", csv_of(records, note))
     write_atomically(out / f"{name}.md", table)
