@@ -70,7 +70,7 @@ def jobs_for(
     """Return the jobs of a table, the longest first.
 
     All seeds of a data set share a program. So do the signals, but with one seed: more recurrent
-    networks side by side do not fit into a core's cache, and take longer than one after the other.
+    networks side by side do not fit into a core's cache, and gain nothing.
     """
     wanted = list(sets)
     signals = tuple(name for name in wanted if name in SIGNALS)
