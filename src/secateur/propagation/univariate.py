@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,7 +137,7 @@ def _closed_form(
         return None
     node = group.nodes[0]
     name = node.name
-    if name in _LOGISTIC and mean.dtype == jnp.float32:
+    if name in _LOGISTIC and mean.dtype == jnp.float32 and not _written_down.get():
         m, v, slope = _LOGISTIC[name](mean, variance)
         return Result(m, v, lambda: slope, "exact", "mixture of Normal distribution functions")
     if name == "exp":
@@ -160,6 +162,22 @@ def _closed_form(
             value(mean) * damping, second, lambda: sign * other(mean) * damping, "exact", name
         )
     return None
+
+
+_written_down: ContextVar[bool] = ContextVar("_written_down", default=False)
+
+
+@contextmanager
+def to_be_written_down() -> Iterator[None]:
+    """Make moments of few plain operations, for a graph in another language.
+
+    The closed moments of σ and tanh are shaped for XLA: loops over long vectors of all rows.
+    """
+    token = _written_down.set(True)
+    try:
+        yield
+    finally:
+        _written_down.reset(token)
 
 
 _LOGISTIC = {"logistic": logistic.logistic, "tanh": logistic.tanh}
