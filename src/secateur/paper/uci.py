@@ -81,7 +81,7 @@ def uci(
             f"splits={splits}. There are {SPLITS} standard splits; give 1 to {SPLITS}."
         )
     wanted = sets or tuple(PUBLISHED)
-    settings = {"version": __version__, "epochs": epochs, "seed": seed}
+    settings = {"version": __version__, "epochs": epochs, "seed": seed, "prior": "learnt"}
     for number, each in enumerate(wanted, 1):
         tried = recipes(each, "default")
         own = settings | {
