@@ -201,6 +201,7 @@ def _run(
         best = min(own, key=lambda run: pruned[run].free_energy)
         before, after = fits[best], pruned[best]
         rows = data.x[test], data.y[test]
+        judged = judge([after], *rows)
         records.append(
             {
                 "recipe": name,
@@ -208,8 +209,8 @@ def _run(
                 "free_energy_after": after.free_energy,
                 "pruned": after.pruned_fraction,
                 "before": judge([before], *rows),
-                "after": judge([after], *rows),
-                "averaged": judge([pruned[run] for run in own], *rows),
+                "after": judged,
+                "averaged": judge([pruned[r] for r in own], *rows) if restarts > 1 else judged,
             }
         )
     return records
