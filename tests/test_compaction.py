@@ -14,7 +14,7 @@ import pytest
 
 import secateur as sc
 from secateur.beliefs.trees import is_belief
-from secateur.compaction.shrinking import Shrunk
+from secateur.compaction.smaller_function import SmallerFunction
 from secateur.networks import Dense, Gru
 from sized_models import FLAT, MODELS, Sizes, hand_mlp
 from trained import believed, masked, pruned_by_force, standardised, trained
@@ -230,7 +230,7 @@ def test_sizes_written_into_a_function_stay_in_it():
     for inference in ("global", "moments"):
         result = trained(f, beliefs, inference=inference)
         small = sc.compact(result, inputs=np.zeros((2, 3)))
-        assert isinstance(small.model.f, Shrunk)
+        assert isinstance(small.model.f, SmallerFunction)
         assert small.beliefs["w"].mean.shape == (3, 3)
         x = np.random.default_rng(0).normal(size=(ROWS, 3))
         gap = largest_gap(f(means(beliefs), x), jax.jit(small.model.f)(small.model.params, x))

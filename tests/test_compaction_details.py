@@ -156,8 +156,8 @@ def test_a_compacted_model_is_saved_loaded_pruned_and_updated(tmp_path):
 
 
 def test_what_is_refused():
-    with pytest.raises(TypeError, match="is no trained model"):
+    with pytest.raises(TypeError, match="is not a trained model"):
         sc.compact(Dense(3))
     result = trained(mlp, believed(mlp_params()))
-    with pytest.raises(ValueError, match="compact\\(result, inputs=x\\)"):
+    with pytest.raises(ValueError, match="compact\\(trained, inputs=x\\)"):
         sc.compact(result)

@@ -10,7 +10,7 @@ import pytest
 from scipy import special as scipy_special
 from scipy.stats import norm as scipy_norm
 
-from secateur import special
+from secateur.distributions import special
 
 getcontext().prec = 60
 

@@ -2,8 +2,7 @@
 # `secateur --help` need not wait for JAX.
 from . import datasets, networks
 from .beliefs import believe, complexity, count, cut, live, priors
-from .checkpoints import CheckpointError, CheckpointWarning
-from .compaction import Compacted, compact
+from .compaction import compact, shrink_module
 from .distributions import (
     Beta,
     Dirichlet,
@@ -13,10 +12,9 @@ from .distributions import (
     Normal,
     ScaleMixture,
 )
-from .energy import FreeEnergy, free_energy
 from .exports import ExportError, Sheet, export
-from .files import FileError, Loaded, load, save
-from .fitting import FitError, Fitted, Recipe, fit, fit_many
+from .files import FileError, load, save
+from .fitting import fit, fit_many
 from .likelihoods import (
     BernoulliLikelihood,
     CategoricalLikelihood,
@@ -24,7 +22,8 @@ from .likelihoods import (
     PoissonLikelihood,
 )
 from .model import BayesianModel
-from .progress import Report
+from .predictive import Predictive
+from .progress import ProgressUpdate
 from .propagation import (
     Coverage,
     UnsupportedOperation,
@@ -33,7 +32,7 @@ from .propagation import (
     register_rule,
     unregister_rule,
 )
-from .pruning import Pruned, Round, Sweep, prune, prune_exactly, prune_many, sweep
+from .pruning import Sweep, prune, prune_exactly, prune_many, sweep
 from .reduction import (
     condition_on_zero,
     group_scores,
@@ -42,6 +41,10 @@ from .reduction import (
     savage_dickey,
 )
 from .structure import Unit, Units, units
+from .trained import Compaction, FitError, History, Round, Trained
+from .training.checkpoint import CheckpointError, CheckpointWarning
+from .training.objective import FreeEnergy, free_energy
+from .training.recipe import Recipe
 from .updating import update
 
 __version__: str
@@ -53,28 +56,28 @@ __all__ = [
     "CategoricalLikelihood",
     "CheckpointError",
     "CheckpointWarning",
-    "Compacted",
+    "Compaction",
     "Coverage",
     "Dirichlet",
     "ExportError",
     "FileError",
     "FitError",
-    "Fitted",
     "FreeEnergy",
     "Gamma",
     "GaussianLikelihood",
+    "History",
     "Laplace",
-    "Loaded",
     "MultivariateNormal",
     "Normal",
     "PoissonLikelihood",
-    "Pruned",
+    "Predictive",
+    "ProgressUpdate",
     "Recipe",
-    "Report",
     "Round",
     "ScaleMixture",
     "Sheet",
     "Sweep",
+    "Trained",
     "Unit",
     "Units",
     "UnsupportedOperation",
@@ -104,6 +107,7 @@ __all__ = [
     "register_rule",
     "savage_dickey",
     "save",
+    "shrink_module",
     "sweep",
     "units",
     "unregister_rule",

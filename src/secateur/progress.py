@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, TextIO
 
-__all__ = ["Callback", "Progress", "Report"]
+__all__ = ["Callback", "Progress", "ProgressUpdate"]
 
 _PATIENCE = 2.0  # seconds before anything is shown: what is quicker needs no progress
 _BETWEEN_LINES = 5.0
 
 
-class Report(NamedTuple):
+class ProgressUpdate(NamedTuple):
     """Where training is.
 
     Attributes:
@@ -63,7 +63,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-Callback = Callable[[Report], str | None]
+Callback = Callable[[ProgressUpdate], str | None]
 _ANSWERS = ("cool", "stop")
 
 
@@ -109,7 +109,7 @@ class Progress:
             self._bar[0].stop()
             self._bar = None
 
-    def update(self, report: Report) -> str | None:
+    def update(self, report: ProgressUpdate) -> str | None:
         """Take note of a report; return what the callback asks for: "cool", "stop" or nothing."""
         self._show_report(report)
         answer = None if self._callback is None else self._callback(report)
@@ -120,7 +120,7 @@ class Progress:
         self.stopped |= answer == "stop"
         return answer
 
-    def _show_report(self, report: Report) -> None:
+    def _show_report(self, report: ProgressUpdate) -> None:
         now = time.monotonic()
         if not self._show or now - self._begun < _PATIENCE:
             return
@@ -143,7 +143,7 @@ class Progress:
         print(text, file=self._file, flush=True)
         self._lines += 1
 
-    def _draw(self, report: Report) -> None:
+    def _draw(self, report: ProgressUpdate) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bar

@@ -17,7 +17,7 @@ from jax.scipy.linalg import solve_triangular
 from jax.typing import ArrayLike
 
 from secateur.distributions import Distribution, ExponentialFamily, MultivariateNormal, Normal
-from secateur.special import broadcast, cholesky_of_live, log_det, safe_sqrt
+from secateur.distributions.special import broadcast, cholesky_of_live, log_det, safe_sqrt
 
 
 def reduce(posterior: Any, prior: Any, reduced_prior: Any) -> tuple[Any, jax.Array]:
@@ -36,7 +36,7 @@ def reduce(posterior: Any, prior: Any, reduced_prior: Any) -> tuple[Any, jax.Arr
         reduced_prior: the prior p̃ to put in its place, of the same family.
 
     Returns:
-        The reduced posterior, and `delta_f` for each member of the batch. Where η̃_q is no valid
+        The reduced posterior, and `delta_f` for each member of the batch. Where η̃_q is not a valid
         parameter the reduction does not exist: `delta_f` is +inf and the posterior is left as is.
 
     Example:
@@ -309,7 +309,7 @@ def prune_scores(
 
     Returns:
         Scores shaped like the posterior's mean (a pytree of them, None at certain leaves). Elements
-        of variance exactly 0 are no parameters any more and score +inf under every criterion; all
+        of variance exactly 0 are not parameters any more and score +inf under every criterion; all
         others are finite, clipped where the number format overflows.
 
     Example:
@@ -366,7 +366,8 @@ def group_scores(scores: Any, groups: Any, *, num_groups: int) -> jax.Array:
     Args:
         scores: an array or pytree from `prune_scores` (None leaves are skipped).
         groups: for each leaf the integer group of each element, in a shape that broadcasts to the
-            leaf's: `jnp.arange(n)[:, None]` for one group per row. −1 or a None leaf is no group.
+            leaf's: `jnp.arange(n)[:, None]` for one group per row. −1 or a None leaf
+            means no group.
         num_groups: the number of groups.
 
     Returns:

@@ -1,33 +1,31 @@
-"""New data: yesterday's posterior is today's prior."""
+"""Learning from new data: the posterior so far is the prior of what comes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from itertools import starmap
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from secateur.beliefs import live
 from secateur.distributions import Normal
-from secateur.fitting.outcome import failure, outcomes
-from secateur.fitting.program import State, restarted
-from secateur.fitting.result import Fitted, Past
-from secateur.fitting.trainer import NotFinite, Trainer
-from secateur.fitting.weights import Weights
-from secateur.model import BayesianModel
 from secateur.progress import Callback, Progress
-from secateur.pruning.growing import fresh_weights
-from secateur.pruning.resuming import as_source, resume
-from secateur.pruning.scoring import weight_scores
+from secateur.pruning.growth import draw_weights
+from secateur.pruning.moves import score_weights
+from secateur.pytrees import align_tree, flatten_beliefs, is_belief
+from secateur.trained import Trained, collect_runs, make_fit_error, open_data, resume
+from secateur.training.layout import Coordinates, flatten_priors
+from secateur.training.program import TrainingState
+from secateur.training.recipe import BeforeUpdate
+from secateur.training.trainer import NotFiniteError, Trainer
 
 __all__ = ["update"]
 
 
 def update(
-    fitted: Fitted,
+    trained: Trained,
     data: Any,
     *,
     key: Array,
@@ -36,30 +34,31 @@ def update(
     size: int | None = None,
     progress: bool = True,
     callback: Callback | None = None,
-) -> Fitted:
-    """Learn from new data without the old: what is believed now is the prior of what comes.
+) -> Trained:
+    """Learn from new data without the old: the posterior so far is the prior of the new data.
 
         p(θ | old, new) ∝ p(new | θ) p(θ | old)        q_old(θ) in the place of p(θ | old)
 
-    Weights that were pruned stay so, until `prune(…, grow=True)` finds that the new data ask for
+    Weights that were pruned stay pruned, until `prune(…, grow=True)` finds that the new data ask for
     them. The result can be pruned with the new data alone: a weight is judged by all data there
     ever were, because delta_f = ln p(0) − ln q(0) with the prior p from before any.
 
     Args:
-        fitted: from `fit`, `prune` or `update`.
-        data: new rows only, of the same shape as before.
-        key: a JAX random key.
-        trust: in the old beliefs, between 0 and 1. Below 1 the prior is q_old^trust p^(1 − trust),
-            with p from before any data: where the world changes, or because beliefs about the
-            weights of a network, held to be independent of each other, are more certain than they
-            should be. (On the boston data in three batches, 0.25 predicts better than 1.)
-        epochs: at most so many; by default the recipe's.
-        size: number of rows, for an iterator.
-        progress: whether to show progress on standard error, from two seconds on.
-        callback: called with a `Report` several times a second.
+        trained: From `fit`, `prune`, `update` or `load`.
+        data: New rows only, of the same shape as before.
+        key: A JAX random key.
+        trust: Trust in the old beliefs, above 0 and up to 1. Below 1 the prior is
+            q_old^trust p^(1 − trust), with p from before any data: where the world changes, or
+            because beliefs about the weights of a network, which are taken as independent of each
+            other, are more certain than they should be. (On the boston data in three batches, 0.25
+            predicts better than 1.)
+        epochs: Maximum number of epochs. Defaults to the recipe's.
+        size: Number of rows, for an iterator.
+        progress: Whether to show progress on standard error, after two seconds.
+        callback: Function that is called with a `ProgressUpdate` several times a second; see `fit`.
 
     Returns:
-        A `Fitted`. Its free energy is that of the new data given the old; the sum over all updates
+        A `Trained`. Its free energy is that of the new data given the old; the sum over all updates
         bounds the evidence of all data.
 
     Example:
@@ -74,53 +73,74 @@ def update(
     """
     if not 0 < trust <= 1:
         raise ValueError(f"trust={trust}. Give a number above 0 and up to 1.")
-    before, model = fitted.continuation, fitted.model
-    model = replace(model, likelihood=model.likelihood.with_prior(fitted.noise))
-    going_on = before._replace(empirical_bayes=False)
-    trainer, state = resume(
-        [replace(fitted, model=model, continuation=going_on)], as_source(data, fitted, size)
+    before = trained.training.before_update
+    first_priors = trained.priors if before is None else before.priors
+    start = replace(
+        trained,
+        model=replace(
+            trained.model, likelihood=trained.model.likelihood.with_prior(trained.noise)
+        ),
+        priors=_make_priors(trained.beliefs, first_priors, trust),
+        training=replace(
+            trained.training,
+            empirical_bayes=False,
+            before_update=BeforeUpdate(first_priors, live(trained.beliefs)),
+        ),
     )
-    first = state.prior if before.past is None else before.past.prior
-    beliefs = state.weights.beliefs(state.alive)
-    columns = zip(beliefs, first, state.alive, strict=True)
-    prior = tuple(starmap(partial(_yesterday, trust), columns))
-    state = state._replace(prior=prior, key=key)
-    past = Past(first, state.alive)
-    state = state._replace(weights=_stirred(model, trainer, state, first, key))
-    state = trainer.placed(restarted(trainer.settings, state))
-    timetable = trainer.timetable(warm=False) if epochs is None else trainer.retraining(epochs)
+    trainer, state = resume([start], open_data(data, trained, size), keys=[key])
+    state = _redraw_idle(trainer, state, first_priors, key)
+    timetable = (
+        trainer.plan_training(warm=False) if epochs is None else trainer.plan_retraining(epochs)
+    )
     with Progress("update", show=progress, callback=callback) as shown:
         try:
-            state, records = trainer.train(state, timetable, progress=shown)
-        except NotFinite as trouble:
-            raise failure(model, trainer, trouble, None) from None
-        (result,) = outcomes(model, trainer, state, records, timetable.ended)
-        shown.finish(f"update: free energy {result.free_energy:.1f} nats; {timetable.ended}")
-    return replace(result, continuation=result.continuation._replace(past=past))
+            state, records, timetable = trainer.train(
+                trainer.restart(state), timetable, progress=shown
+            )
+        except NotFiniteError as error:
+            raise make_fit_error(trainer, error) from None
+        (result,) = collect_runs(trainer, state, records, timetable.stop_reason)
+        shown.finish(
+            f"update: free energy {result.free_energy:.1f} nats; {timetable.stop_reason}"
+        )
+    return result
 
 
-def _stirred(
-    model: BayesianModel, trainer: Trainer, state: State, first: Any, key: Array
-) -> Weights:
-    """Where to start: weights that have learnt nothing yet are drawn as a training would start.
+def _make_priors(beliefs: Any, first_priors: Any, trust: float) -> Any:
+    """Return the posterior so far as a prior; cut weights keep the one from before any data."""
+    leaves, _, treedef = flatten_beliefs(beliefs)
+    pairs = zip(leaves, align_tree(first_priors, treedef, "priors"), strict=True)
+    uncertain = [(q, p) for q, p in pairs if is_belief(q)]
+    mixed = iter(_mix_priors([q for q, _ in uncertain], [p for _, p in uncertain], trust))
+    return treedef.unflatten([next(mixed) if is_belief(leaf) else None for leaf in leaves])
 
-    Beliefs that are still the prior's are wide and have no direction: from there, what the new data
-    could teach them would not be found.
+
+@jax.jit
+def _mix_priors(beliefs: list[Normal], first_priors: list[Any], trust: float) -> list[Normal]:
+    priors = []
+    for q, first in zip(beliefs, first_priors, strict=True):
+        alive = q.variance > 0
+        variance = jnp.where(alive, q.variance, first.variance)
+        precision = trust / variance + (1 - trust) / first.variance
+        pull = trust * q.mean / variance + (1 - trust) * first.mean / first.variance
+        priors.append(Normal(jnp.where(alive, pull / precision, first.mean), 1 / precision))
+    return priors
+
+
+def _redraw_idle(
+    trainer: Trainer, state: TrainingState, first_priors: Any, key: Array
+) -> TrainingState:
+    """Draw weights that have learnt nothing yet as at the start of a training.
+
+    Beliefs that are still the prior's are wide and have no direction: from there, training would
+    not find what the new data could teach them.
     """
-    fresh = fresh_weights(model, trainer, key)
-    scores = weight_scores(state, "bmr", many=False, prior=first)
-    idle = [a & (s <= 0) for a, s in zip(state.alive, scores, strict=True)]
-    return jax.tree.map(
-        lambda new, old, i: jnp.where(i, new, old),
-        fresh,
-        state.weights,
-        Weights(tuple(idle), tuple(idle)),
+    fresh = draw_weights(trainer.model, trainer, key)
+    scores = score_weights(
+        state, "bmr", prior=flatten_priors(trainer.spec.layout, first_priors)
     )
-
-
-def _yesterday(trust: float, belief: Normal, first: Any, alive: Array) -> Normal:
-    """The posterior so far as a prior; weights that were cut keep the one from before any data."""
-    variance = jnp.where(alive, belief.variance, first.variance)
-    precision = trust / variance + (1 - trust) / first.variance
-    pull = trust * belief.mean / variance + (1 - trust) * first.mean / first.variance
-    return Normal(jnp.where(alive, pull / precision, first.mean), 1 / precision)
+    idle = tuple(a & (s <= 0) for a, s in zip(state.alive, scores, strict=True))
+    weights = jax.tree.map(
+        lambda new, old, i: jnp.where(i, new, old), fresh, state.weights, Coordinates(idle, idle)
+    )
+    return state._replace(weights=weights)

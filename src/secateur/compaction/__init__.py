@@ -1,6 +1,6 @@
-"""`compact`: dead units taken out of a pruned model, exactly."""
+"""`compact`: dead units removed from a pruned model, exactly."""
 
-from secateur.compaction.compact import compact
-from secateur.compaction.result import Compacted
+from secateur.compaction.compacting import compact
+from secateur.compaction.modules import shrink_module
 
-__all__ = ["Compacted", "compact"]
+__all__ = ["compact", "shrink_module"]

@@ -15,13 +15,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from secateur import compat
-from secateur.beliefs.trees import is_belief
 from secateur.compaction.analysis import Analysis
-from secateur.compaction.routes import Product
+from secateur.compaction.biases import BiasedProduct
 from secateur.distributions import Normal
-from secateur.propagation.interpreter import UnsupportedOperation
-from secateur.propagation.transform import draws
+from secateur.equations import compat
+from secateur.propagation import UnsupportedOperation, draws
+from secateur.pytrees import is_belief
 
 # Contributions to one bias that differ by no more than rounding, relative to their size.
 _ROUNDING = 64
@@ -32,14 +31,14 @@ class Weights:
     """All arrays of the params as they are believed to be, in NumPy.
 
     Attributes:
-        means: of each array; 1 for what are no real numbers, such as random keys.
+        means: of each array; 1 for what is not a real number, such as a random key.
         variances: likewise; None for an array that is certain.
-        given: the arrays as they came.
+        originals: the arrays as they came.
     """
 
     means: tuple[np.ndarray, ...]
     variances: tuple[np.ndarray | None, ...]
-    given: tuple[Any, ...]
+    originals: tuple[Any, ...]
 
     @classmethod
     def of(cls, leaves: Sequence[Any]) -> Weights:
@@ -57,7 +56,7 @@ class Weights:
     def beliefs(self) -> list[Any]:
         """Return Normals, and arrays where they came as such."""
         result: list[Any] = []
-        for mean, variance, own in zip(self.means, self.variances, self.given, strict=True):
+        for mean, variance, own in zip(self.means, self.variances, self.originals, strict=True):
             if variance is not None:
                 result.append(Normal(jnp.asarray(mean), jnp.asarray(variance)))
             else:
@@ -84,8 +83,9 @@ class Weights:
     def flat(self, part: Iterable[np.ndarray | None]) -> np.ndarray:
         """Return all elements in one vector, those of certain arrays with variance 0."""
         pairs = zip(part, self.means, strict=True)
-        each = [np.zeros(m.size) if v is None else v.astype(np.float64).ravel() for v, m in pairs]
-        return np.concatenate(each)
+        return np.concatenate(
+            [np.zeros(m.size) if v is None else v.astype(np.float64).ravel() for v, m in pairs]
+        )
 
     def unflat(self, means: np.ndarray, variances: np.ndarray) -> Weights:
         """Return such vectors as arrays."""
@@ -117,14 +117,16 @@ class Fold:
         variance: likewise.
     """
 
-    product: Product
+    product: BiasedProduct
     axis: int
     units: np.ndarray
     mean: np.ndarray
     variance: np.ndarray
 
 
-def folds(analysis: Analysis, weights: Weights, data: Sequence[Any], inference: str) -> list[Fold]:
+def find_folds(
+    analysis: Analysis, weights: Weights, data: Sequence[Any], inference: str
+) -> list[Fold]:
     """Find the constants, and their moments under the model's inference.
 
     Args:
@@ -136,22 +138,23 @@ def folds(analysis: Analysis, weights: Weights, data: Sequence[Any], inference: 
     products = analysis.products
     if not products:
         return []
-    nonzero, moving = analysis.influence.steady(weights.alive())
+    nonzero, moving = analysis.influence.find_varying(weights.alive())
     if not any(np.any(n & ~m) for n, m in zip(nonzero, moving, strict=True)):
         return []
     means, variances = _moments(analysis, weights, data, inference)
-    found = []
+    folds = []
     every = zip(products, nonzero, moving, means, variances, strict=True)
     for product, some, moves, mean, variance in every:
-        labels = analysis.followed.walked.marks[product.values].labels
+        labels = analysis.labelled.search.values[product.values].labels
         for axis in product.axes:
             others = tuple(a for a in range(mean.ndim) if a != axis)
             still = some.any(axis=others) & ~moves.any(axis=others)
             units = np.where(still, analysis.unit_of(labels[axis]), -1)
             if np.any(units >= 0):
-                found.append(without(Fold(product, axis, units, mean, variance), np.zeros(0, bool)))
+                fold = Fold(product, axis, units, mean, variance)
+                folds.append(leave_out(fold, np.zeros(0, bool)))
                 break
-    return found
+    return folds
 
 
 def _moments(
@@ -170,13 +173,13 @@ def _moments(
         return means, [np.zeros_like(m) for m in means]
 
 
-def folded(weights: Weights, chosen: Iterable[Fold]) -> Weights:
+def apply_folds(weights: Weights, folds: Iterable[Fold]) -> Weights:
     """Hand the constants over to the biases."""
     means, variances = weights.flat(weights.means), weights.flat(weights.variances)
     certain = np.concatenate(
         [np.full(m.size, v is None) for m, v in zip(weights.means, weights.variances, strict=True)]
     )
-    for fold in chosen:
+    for fold in folds:
         biases = fold.product.biases.ravel()
         mean, variance = _contribution(fold, means, variances)
         targets, first = np.unique(biases, return_index=True)
@@ -186,8 +189,8 @@ def folded(weights: Weights, chosen: Iterable[Fold]) -> Weights:
             continue  # a border of zeros, say: there is less to add there
         means[targets] += mean[first]
         variances[targets] += variance[first]
-        gone = _weights_of(fold)
-        means[gone] = variances[gone] = 0
+        folded = _weights_of(fold)
+        means[folded] = variances[folded] = 0
     return weights.unflat(means, variances)
 
 
@@ -201,8 +204,8 @@ def _contribution(
     def product(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
         operands = [values, weights] if fold.product.side == 0 else [weights, values]
         avals = [v.aval for v in node.eqn.invars]
-        given = [jnp.asarray(o, a.dtype) for o, a in zip(operands, avals, strict=True)]
-        return np.asarray(compat.bind(node.eqn, *given)[0], np.float64).ravel()
+        arrays = [jnp.asarray(o, a.dtype) for o, a in zip(operands, avals, strict=True)]
+        return np.asarray(compat.bind(node.eqn, *arrays)[0], np.float64).ravel()
 
     mean = product(fold.mean, own_mean)
     variance = product(np.square(fold.mean) + fold.variance, own_variance)
@@ -230,7 +233,7 @@ def _weights_of(fold: Fold) -> np.ndarray:
     return np.compress(fold.units >= 0, product.weights, axis=where).ravel()
 
 
-def without(fold: Fold, units: np.ndarray) -> Fold:
+def leave_out(fold: Fold, units: np.ndarray) -> Fold:
     """Leave some units' constants where they are."""
     stay = (fold.units >= 0) & np.isin(fold.units, np.flatnonzero(units))
     left = np.where(stay, -1, fold.units)

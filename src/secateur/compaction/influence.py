@@ -18,25 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from secateur import compat
-from secateur.propagation import elementwise
-from secateur.propagation.program import Constant, Slot
-from secateur.structure.find import Walked
-from secateur.structure.rules import KEEPS_ZERO
+from secateur.equations import Node, RuleTable, Slot, compat, primitives
+from secateur.equations.control_flow import Scan
+from secateur.structure.unit_search import LabelledInterpreter, UnitSearch
 
 # Linear with coefficients 0 and 1, or products of two operands: JAX evaluates them on indicators.
-_AS_IT_IS = {
-    "dot_general", "conv_general_dilated", "transpose", "reshape", "squeeze", "expand_dims",
-    "broadcast_in_dim", "slice", "split", "rev", "concatenate", "pad", "reduce_sum", "cumsum",
-    "reduce_window_sum",
-}  # fmt: skip
-# Of these, what only moves elements: of weights, it makes the same weights in other places.
-_MOVES = _AS_IT_IS - {
-    "dot_general", "conv_general_dilated", "reduce_sum", "cumsum", "reduce_window_sum",
-}  # fmt: skip
-_SUMS = {"add", "sub", "add_any", "max", "min", "clamp"}
-_REDUCTIONS = {"reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"}
-_WINDOWS = {"reduce_window_max", "reduce_window_min"}
+_MOVES = primitives.FIXED_MOVES | primitives.JOINS
+_AS_IT_IS = _MOVES | primitives.PRODUCTS | primitives.ADDITIONS
 
 
 @jax.custom_vjp
@@ -77,26 +65,27 @@ class Influence:
     """What depends on what in one function; compiled once for all sets of weights that are cut.
 
     Args:
-        walked: the function.
+        search: the walk that labelled the function's axes.
         weights: how many of its inputs are weights; the others are data.
-        watched: intermediate values, for `steady`.
+        watched: intermediate values, for `find_varying`.
     """
 
-    def __init__(self, walked: Walked, weights: int, watched: Sequence[Slot]) -> None:
-        self._slots, self._weights = walked.program.inputs, weights
+    def __init__(self, search: UnitSearch, weights: int, watched: Sequence[Slot]) -> None:
+        self._slots, self._weights = search.program.inputs, weights
 
         def cotangents(weights: list[Array], data: list[Array], *, never_zero: bool) -> list[Array]:
             def results(weights: list[Array]) -> list[Array]:
-                return _Walk(_backward, never_zero).run(walked, [*weights, *data])[0]
+                walk = IndicatorWalk(search, _backward, never_zero=never_zero)
+                return [walk.indicator(value) for value in walk.run([*weights, *data])]
 
             outputs, pullback = jax.vjp(results, weights)
-            (found,) = pullback([jnp.ones_like(y) for y in outputs])
-            return found
+            return pullback([jnp.ones_like(y) for y in outputs])[0]
 
         def with_tangents(weights: list[Array], data: list[Array]) -> tuple[list, list]:
             def values(weights: list[Array], data: list[Array]) -> list[Array]:
-                known = _Walk(_forward).run(walked, [*weights, *data])[1]
-                return [known[slot] for slot in watched]
+                walk = IndicatorWalk(search, _forward)
+                walk.run([*weights, *data])
+                return [walk.indicator(walk.value(slot)) for slot in watched]
 
             still = [jnp.zeros_like(w) for w in weights]
             return jax.jvp(values, (weights, data), (still, [jnp.ones_like(d) for d in data]))
@@ -113,23 +102,25 @@ class Influence:
         Returns:
             Bools like `alive`: False for what is cut, what meets only zeros, what nothing reads.
         """
-        return self._found(alive, never_zero=False)
+        return self._dependence(alive, never_zero=False)
 
     def read(self, alive: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Which elements of the weights the results would depend on if no unit were always 0."""
-        return self._found(alive, never_zero=True)
+        return self._dependence(alive, never_zero=True)
 
-    def _found(self, alive: Sequence[np.ndarray], *, never_zero: bool) -> list[np.ndarray]:
-        found = self._cotangents(*self._indicators(alive), never_zero=never_zero)
-        return [np.asarray(c) * a > 0 for c, a in zip(found, alive, strict=True)]
+    def _dependence(self, alive: Sequence[np.ndarray], *, never_zero: bool) -> list[np.ndarray]:
+        cotangents = self._cotangents(*self._indicators(alive), never_zero=never_zero)
+        return [np.asarray(c) * a > 0 for c, a in zip(cotangents, alive, strict=True)]
 
-    def steady(self, alive: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    def find_varying(
+        self, alive: Sequence[np.ndarray]
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Which elements of the watched values may differ from 0, and which change with the data.
 
         A loop's state counts as changing unless it stays 0: it depends on the number of steps.
         """
-        found, moving = self._with_tangents(*self._indicators(alive))
-        return [np.asarray(v) > 0 for v in found], [np.asarray(t) > 0 for t in moving]
+        values, tangents = self._with_tangents(*self._indicators(alive))
+        return [np.asarray(v) > 0 for v in values], [np.asarray(t) > 0 for t in tangents]
 
     def _indicators(self, alive: Sequence[np.ndarray]) -> tuple[list[Array], list[Array]]:
         weights = [
@@ -147,132 +138,161 @@ def _dtype(dtype: Any) -> Any:
     return jnp.float32
 
 
-@dataclass(frozen=True)
-class _Walk:
-    """Evaluates equations on indicators.
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """A value that depends on neither weights nor data: an index into an array, say."""
 
-    Attributes:
+    value: Any
+
+
+class IndicatorWalk(LabelledInterpreter):
+    """The walk that evaluates equations on indicators.
+
+    Args:
+        search: the walk that labelled the function's axes.
         squash: makes indicators of counts.
         never_zero: whether all that is computed counts as other than 0.
     """
 
-    squash: Any
-    never_zero: bool = False
+    rules = RuleTable()
 
-    def run(self, walked: Walked, inputs: Sequence[Any]) -> tuple[list[Array], dict[Slot, Array]]:
-        program = walked.program
-        values: dict[Slot, Array] = dict(zip(program.inputs, inputs, strict=True))
-        # What depends on neither weights nor data is known: an index into an array, say.
-        known: dict[Slot, Any] = {}
+    def __init__(self, search: UnitSearch, squash: Any, *, never_zero: bool = False) -> None:
+        super().__init__(search)
+        self.squash, self.never_zero = squash, never_zero
 
-        def read(atom: Any) -> Array:
-            if isinstance(atom, Constant):
-                return _of_constant(atom.value)
-            return values[atom]
+    def nested(self, body: UnitSearch) -> IndicatorWalk:
+        """Return a walk of the same kind over a loop body, branch or recomputed part."""
+        return IndicatorWalk(body, self.squash, never_zero=self.never_zero)
 
-        for node in program.nodes:
-            exact = [a.value if isinstance(a, Constant) else known.get(a) for a in node.inputs]
-            if all(value is not None for value in exact):
-                with jax.ensure_compile_time_eval():
-                    known.update(zip(node.outputs, compat.bind(node.eqn, *exact), strict=True))
-                values.update((s, _of_constant(known[s])) for s in node.outputs)
-                continue
-            operands = [read(a) for a in node.inputs]
-            results = self.results(node, operands, exact, walked.inner[node.index])
-            if self.never_zero and node.name not in _MOVES:
-                results = [1 + result for result in results]
-            for slot, result in zip(node.outputs, results, strict=True):
-                values[slot] = self.squash(result.astype(_dtype(slot.dtype)))
-        return [read(a) for a in program.outputs], values
+    def run_nested(self, body: UnitSearch, inputs: Sequence[Any]) -> list[Array]:
+        """Return the indicators of what a nested walk makes of its inputs."""
+        walk = self.nested(body)
+        return [walk.indicator(value) for value in walk.run(inputs)]
 
-    def results(
-        self, node: Any, operands: list[Array], exact: list[Any], inner: list[Walked]
-    ) -> list[Array]:
-        name, eqn = node.name, node.eqn
-        if name in _AS_IT_IS:
-            return compat.bind(eqn, *_of_one_dtype(operands))
-        if name == "scan":
-            return self.scan(eqn, operands, inner[0])
-        if name in compat.REMAT_NAMES:
-            return self.run(inner[0], operands)[0]
-        if name == "cond":
-            branches = [self.run(branch, operands[1:])[0] for branch in inner]
-            which = self.squash(1 + operands[0])
-            return [which * sum(each) for each in zip(*branches, strict=True)]
-        if name in _REDUCTIONS:
-            return [jnp.sum(operands[0], axis=tuple(eqn.params["axes"]))]
-        if name in _WINDOWS:
-            return [_summed_window(eqn, operands[0])]
-        if name in ("gather", "dynamic_slice"):
-            if all(value is not None for value in exact[1:]):
-                return compat.bind(eqn, operands[0], *exact[1:])
-            return [self.looked_up(eqn, operands)]
-        if name in elementwise.NAMES or name in KEEPS_ZERO:
-            return [self.elementwise(name, operands)]
+    def constant(self, value: Any) -> _Known:
+        """Return a constant as it is."""
+        return _Known(value)
+
+    def indicator(self, value: Any) -> Array:
+        """Return the indicator of a value."""
+        return _of_constant(value.value) if isinstance(value, _Known) else value
+
+    def is_known(self, operands: list[Any]) -> bool:
+        """Whether all operands are known."""
+        return all(isinstance(operand, _Known) for operand in operands)
+
+    def evaluate_known(self, node: Node, operands: list[Any]) -> list[Any]:
+        """Evaluate an equation now, though the walk itself is compiled."""
+        with jax.ensure_compile_time_eval():
+            return [_Known(r) for r in compat.bind(node.eqn, *(o.value for o in operands))]
+
+    def evaluate(self, node: Node, operands: list[Any]) -> list[Any]:
+        """Return the indicators of an equation's results."""
+        results = super().evaluate(node, operands)
+        if self.never_zero and node.name not in _MOVES:
+            results = [1 + result for result in results]
+        return [
+            self.squash(result.astype(_dtype(slot.dtype)))
+            for slot, result in zip(node.outputs, results, strict=True)
+        ]
+
+    def apply(self, node: Node, operands: list[Any]) -> list[Array]:
+        """Return counts for an equation's results; a lookup wants its indices as they are."""
+        if node.name not in primitives.LOOKUPS:
+            operands = [self.indicator(operand) for operand in operands]
+        return super().apply(node, operands)
+
+    def apply_default(self, node: Node, operands: list[Array]) -> list[Array]:
+        """Let every result of an equation that is not known depend on every operand."""
+        operands = [self.indicator(operand) for operand in operands]
         whatever = self.squash(1 + sum((jnp.sum(i) for i in operands), start=jnp.zeros(())))
         return [jnp.broadcast_to(whatever, slot.shape) for slot in node.outputs]
 
-    def elementwise(self, name: str, operands: list[Array]) -> Array:
-        if name == "mul":
-            return operands[0] * operands[1]
-        if name == "div":
-            return operands[0] * self.squash(1 + operands[1])
-        if name == "select_n":
-            return self.squash(1 + operands[0]) * sum(operands[1:])
-        total = sum(operands[1:], start=operands[0])
-        return total if name in _SUMS or name in KEEPS_ZERO else 1 + total
+    @rules.declare(*_AS_IT_IS)
+    def evaluate_as_it_is(self, node: Node, operands: list[Array]) -> list[Array]:
+        """A sum of indicators, or of their products."""
+        widest = jnp.result_type(*operands)
+        return compat.bind(node.eqn, *(value.astype(widest) for value in operands))
 
-    def looked_up(self, eqn: Any, operands: list[Array]) -> Array:
+    @rules.declare(*(primitives.REDUCTIONS.keys() - {"reduce_sum"}))
+    def reduce(self, node: Node, operands: list[Array]) -> list[Array]:
+        """Any of the elements."""
+        return [jnp.sum(operands[0], axis=tuple(node.eqn.params["axes"]))]
+
+    @rules.declare(*(primitives.WINDOWS.keys() - {"reduce_window_sum"}))
+    def reduce_window(self, node: Node, operands: list[Array]) -> list[Array]:
+        """Any of the elements in the window."""
+        (x,) = operands[:1]
+        names = (
+            "window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation",
+        )  # fmt: skip
+        sizes, strides, padding, base, dilation = (node.eqn.params[name] for name in names)
+        zero = np.zeros((), x.dtype)
+        return [
+            jax.lax.reduce_window(x, zero, jax.lax.add, sizes, strides, padding, base, dilation)
+        ]
+
+    @rules.declare(*primitives.ELEMENTWISE)
+    def combine(self, node: Node, operands: list[Array]) -> list[Array]:
+        """A product is all of them, a sum any of them; a function with f(0) ≠ 0 is always 1."""
+        name = node.name
+        if name == "mul":
+            return [operands[0] * operands[1]]
+        if name == "div":
+            return [operands[0] * self.squash(1 + operands[1])]
+        if name == "select_n":
+            return [self.squash(1 + operands[0]) * sum(operands[1:])]
+        total = sum(operands[1:], start=operands[0])
+        keeps_zero = name in primitives.ZERO_IF_ALL_ARE or name in primitives.KEEPS_ZERO
+        return [total if keeps_zero else 1 + total]
+
+    @rules.declare(*primitives.LOOKUPS)
+    def look_up(self, node: Node, operands: list[Any]) -> list[Array]:
         """Whole slices keep their places; of other axes, any element may have been meant."""
-        x, sizes = operands[0], eqn.params["slice_sizes"]
-        shape = eqn.outvars[0].aval.shape
+        x, indices = self.indicator(operands[0]), operands[1:]
+        if self.is_known(indices):
+            return compat.bind(node.eqn, x, *(i.value for i in indices))
+        shape, sizes = node.outputs[0].shape, node.eqn.params["slice_sizes"]
         partly = tuple(a for a, n in enumerate(sizes) if n != x.shape[a])
-        if eqn.primitive.name == "dynamic_slice":
-            return jnp.broadcast_to(jnp.sum(x, axis=partly, keepdims=True), shape)
-        numbers = eqn.params["dimension_numbers"]
+        if node.name == "dynamic_slice":
+            return [jnp.broadcast_to(jnp.sum(x, axis=partly, keepdims=True), shape)]
+        numbers = node.eqn.params["dimension_numbers"]
         dropped = {*numbers.collapsed_slice_dims, *getattr(numbers, "operand_batching_dims", ())}
         kept = [a for a in range(x.ndim) if a not in dropped]
         x = jnp.sum(x, axis=tuple({*partly, *dropped}), keepdims=True)
         x = jnp.squeeze(x, tuple(dropped))
         places = dict(zip(numbers.offset_dims, range(len(kept)), strict=True))
         column = [x.shape[places[i]] if i in places else 1 for i in range(len(shape))]
-        return jnp.broadcast_to(x.reshape(column), shape)
+        return [jnp.broadcast_to(x.reshape(column), shape)]
 
-    def scan(self, eqn: Any, operands: list[Array], body: Walked) -> list[Array]:
-        num_consts, num_carry = compat.scan_counts(eqn)
-        consts = operands[:num_consts]
-        slots = body.program.inputs[num_consts : num_consts + num_carry]
-        start = operands[num_consts : num_consts + num_carry]
+    def remat(self, node: Node, operands: list[Any]) -> list[Array]:
+        """A recomputed part, as if its equations stood here."""
+        return self.run_nested(self.bodies(node)[0], operands)
+
+    def cond(self, node: Node, operands: list[Any]) -> list[Array]:
+        """Any of the branches, and the condition."""
+        results = [self.run_nested(body, operands[1:]) for body in self.bodies(node)]
+        which = self.squash(1 + self.indicator(operands[0]))
+        return [which * sum(alternatives) for alternatives in zip(*results, strict=True)]
+
+    def scan(self, node: Node, operands: list[Any]) -> list[Array]:
+        """A loop over indicators."""
+        parts, (body,) = Scan.of(node), self.bodies(node)
+        consts, start, xs = parts.split([self.indicator(operand) for operand in operands])
+        _, slots, _ = parts.split(body.program.inputs)
         start = [v.astype(_dtype(s.dtype)) for v, s in zip(start, slots, strict=True)]
+        by_data = self.squash is _forward
 
         def step(carry: list[Array], x: list[Array]) -> tuple[list[Array], list[Array]]:
-            state = [_differs_by_step(c) for c in carry] if self.squash is _forward else carry
-            results = self.run(body, [*consts, *state, *x])[0]
-            new = [v.astype(c.dtype) for v, c in zip(results[:num_carry], carry, strict=True)]
-            return new, results[num_carry:]
+            state = [_differs_by_step(c) for c in carry] if by_data else carry
+            after, stacked = parts.split_results(self.run_nested(body, [*consts, *state, *x]))
+            return [v.astype(c.dtype) for v, c in zip(after, carry, strict=True)], stacked
 
-        given = operands[num_consts + num_carry :]
-        last, made = jax.lax.scan(
-            step, start, given, length=eqn.params["length"], reverse=eqn.params["reverse"]
-        )
-        last = [_differs_by_step(c) for c in last] if self.squash is _forward else last
-        return [*last, *made]
+        last, stacked = jax.lax.scan(step, start, xs, length=parts.length, reverse=parts.reverse)
+        return [*([_differs_by_step(c) for c in last] if by_data else last), *stacked]
 
 
 def _of_constant(value: Any) -> Array:
     if jnp.issubdtype(jnp.result_type(value), jax.dtypes.extended):  # random keys
         return jnp.ones(np.shape(value), jnp.float32)
     return jnp.asarray(np.asarray(value) != 0, _dtype(jnp.result_type(value)))
-
-
-def _of_one_dtype(operands: list[Array]) -> list[Array]:
-    widest = jnp.result_type(*operands)
-    return [value.astype(widest) for value in operands]
-
-
-def _summed_window(eqn: Any, x: Array) -> Array:
-    names = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
-    sizes, strides, padding, base, dilation = (eqn.params[name] for name in names)
-    return jax.lax.reduce_window(
-        x, np.zeros((), x.dtype), jax.lax.add, sizes, strides, padding, base, dilation
-    )

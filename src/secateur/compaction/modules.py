@@ -11,11 +11,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from secateur.trained import Trained
+
+__all__ = ["shrink_module"]
+
 Sizes = dict[str, Any]
 
 
-def smaller(original: Any, params: Any, kept_inputs: Any) -> Any:
-    """Return a module like the original with these smaller weights; see `Compacted.module`."""
+def shrink_module(compacted: Trained, original: Any) -> Any:
+    """Return a smaller module of the same kind as the original, with the mean weights.
+
+    Args:
+        compacted: From `secateur.compact`.
+        original: The Flax NNX, Equinox or Keras model whose weights the params are: the module's
+            state (`nnx.split`) or its `nnx.Param` part; the Equinox module itself or its arrays
+            (`equinox.partition`); the list of a Keras model's trainable variables. It is not
+            changed.
+
+    Returns:
+        A new module. Dense, convolutional, GRU and LSTM layers have the smaller sizes in their own
+        attributes as well.
+
+    Raises:
+        TypeError: The module is of another library, or a layer whose size changed is not one of
+            those that are known.
+    """
+    if compacted.compaction is None:
+        raise TypeError("shrink_module: the model was not compacted. Give what compact returned.")
+    params = compacted.model.params
     nodes = jax.tree.leaves(original, is_leaf=lambda n: _library(n) is not None)
     libraries = {_library(node) for node in nodes} - {None}
     if libraries == {"flax"}:
@@ -23,11 +46,11 @@ def smaller(original: Any, params: Any, kept_inputs: Any) -> Any:
     if libraries == {"equinox"}:
         return _equinox(original, params)
     if libraries == {"keras"}:
-        return _keras(original, params, kept_inputs)
+        return _keras(original, params, compacted.compaction.kept_inputs)
     raise TypeError(
-        f"module: a {type(original).__name__} is no module. Supported: modules of Flax NNX, of "
-        "Equinox (or a tuple, list or dict of these) and of Keras. For a function of your own, "
-        "Compacted.model has the smaller function and its params."
+        f"shrink_module: a {type(original).__name__} is not a module. Supported: modules of Flax "
+        "NNX, of Equinox (or a tuple, list or dict of these) and of Keras. For a function of your "
+        "own, the compacted model's model has the smaller function and its params."
     )
 
 
@@ -42,8 +65,9 @@ def _library(node: Any) -> str | None:
 
 def _unknown(layer: Any, where: str, known: Any) -> TypeError:
     return TypeError(
-        f"module: {where} is a {type(layer).__name__}, whose sizes changed and which is not known. "
-        f"Supported: {', '.join(known)}. Compacted.model has the smaller function and its params."
+        f"shrink_module: {where} is a {type(layer).__name__}, whose size changed and which is not "
+        f"known. Supported: {', '.join(known)}. The compacted model's model has the smaller function "
+        "and its params."
     )
 
 
@@ -73,7 +97,7 @@ def _of_statistics(layer: Any) -> Sizes:
     shapes = {v.shape for v in (layer.mean, layer.var, layer.scale, layer.bias) if v is not None}
     if len(shapes) > 1:
         raise TypeError(
-            "module: the running statistics of a BatchNorm are not among the params, so they are "
+            "shrink_module: the running statistics of a BatchNorm are not among the params, so they are "
             "not smaller. Give the whole state as params, with where=… for what is uncertain."
         )
     return {"num_features": layer.mean.shape[0]}
@@ -149,7 +173,7 @@ def _equinox(original: Any, params: Any) -> Any:
     if not set(known) <= set(paths):
         missing = sorted(set(known) - set(paths))[0]
         raise TypeError(
-            f"module: the params are no part of this module: it has no {missing}. "
+            f"shrink_module: the params are no part of this module: it has no {missing}. "
             "Give the module that the params were taken from."
         )
     leaves = [known.get(path, leaf) for path, (_, leaf) in zip(paths, pairs, strict=True)]
@@ -201,7 +225,7 @@ def _keras(original: Any, params: Any, kept_inputs: Any) -> Any:
     variables = original.trainable_variables
     if len(arrays) != len(variables):
         raise TypeError(
-            f"module: the model has {len(variables)} trainable variables, and the params are "
+            f"shrink_module: the model has {len(variables)} trainable variables, and the params are "
             f"{len(arrays)} arrays. Give the model whose trainable_variables the params were."
         )
     new = {id(v): a for v, a in zip(variables, arrays, strict=True)}
@@ -216,7 +240,7 @@ def _keras(original: Any, params: Any, kept_inputs: Any) -> Any:
         return type(layer).from_config(config)
 
     if len(original.inputs) != 1:
-        raise TypeError("module: a Keras model with several inputs is not supported.")
+        raise TypeError("shrink_module: a Keras model with several inputs is not supported.")
     (given,) = original.inputs
     shape = (*given.shape[1:-1], len(kept_inputs))
     start = keras.Input(shape, dtype=given.dtype, name=given.name)

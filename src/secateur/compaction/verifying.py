@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from secateur.beliefs.trees import is_belief
+from secateur.beliefs import mean_weights
 from secateur.distributions import Normal
-from secateur.fitting.weights import lay_out
 from secateur.propagation import draws, propagate
+from secateur.pytrees import is_belief
+from secateur.training.layout import lay_out, to_numpy
 
 ROWS = 32
 _TOLERANCE = 1e-6  # relative to the largest output
@@ -20,7 +21,7 @@ _ROUNDING = 32  # units in the last place, where that is more: single precision
 
 
 def random_inputs(example: Any, rows: int, seed: int = 0) -> Any:
-    """Draw inputs like an example; values that are no real numbers are the example's own."""
+    """Draw inputs like an example; values that are not real numbers are the example's own."""
     rng = np.random.default_rng(seed)
 
     def draw(x: Any) -> Any:
@@ -32,43 +33,31 @@ def random_inputs(example: Any, rows: int, seed: int = 0) -> Any:
     return jax.tree.map(draw, example)
 
 
-def in_numpy(beliefs: Any) -> Any:
-    """Return beliefs of NumPy's arrays, which are put together without compiling anything."""
-
-    def convert(leaf: Any) -> Any:
-        if not is_belief(leaf):
-            return leaf
-        return Normal(np.asarray(leaf.mean), np.asarray(leaf.variance))
-
-    return jax.tree.map(convert, beliefs, is_leaf=is_belief)
-
-
-def outcome(f: Any, inference: str, beliefs: Any, x: Any) -> list[np.ndarray]:
-    """What a model predicts: means and variances, or under sampling f at the mean weights."""
-    layout, flat, certain = lay_out(in_numpy(beliefs))
-    result = _evaluated(f, inference, layout, flat, certain, x)
+def evaluate_outputs(f: Any, inference: str, beliefs: Any, x: Any) -> list[np.ndarray]:
+    """Return means and variances of the outputs, or under sampling f at the mean weights."""
+    layout, flat, certain = lay_out(to_numpy(beliefs))
+    result = _evaluate(f, inference, layout, flat, certain, x)
     return [np.asarray(a) for a in jax.tree.leaves(result)]
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _evaluated(f, inference, layout, flat, certain, x) -> Any:
+def _evaluate(f, inference, layout, flat, certain, x) -> Any:
     beliefs = layout.beliefs(flat, certain)
     if draws(inference):
-        means = jax.tree.map(lambda q: q.mean if is_belief(q) else q, beliefs, is_leaf=is_belief)
-        return f(means, x)
-    found = propagate(f, inference)(None, beliefs, x)
+        return f(mean_weights(beliefs), x)
+    outputs = propagate(f, inference)(None, beliefs, x)
     # What no weight is left to make uncertain comes back as an array: its variance is 0.
     return jax.tree.map(
-        lambda y: y if is_belief(y) else Normal(y, jnp.zeros_like(y)), found, is_leaf=is_belief
+        lambda y: y if is_belief(y) else Normal(y, jnp.zeros_like(y)), outputs, is_leaf=is_belief
     )
 
 
-def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
+def are_same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
     """Whether outcomes are equal up to rounding."""
-    return len(one) == len(other) and all(map(_same, one, other))
+    return len(one) == len(other) and all(map(_is_same, one, other))
 
 
-def _same(one: np.ndarray, other: np.ndarray) -> bool:
+def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     if not jnp.issubdtype(one.dtype, jnp.floating):

@@ -29,7 +29,7 @@ from secateur.exports.sheet import Sheet
 from secateur.fitting.result import Trained
 from secateur.likelihoods import CategoricalLikelihood
 from secateur.networks import Dense, Gru
-from secateur.propagation.interpreter import UnsupportedOperation
+from secateur.propagation import UnsupportedOperation
 
 __all__ = ["export"]
 

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from secateur import compat
+from secateur.equations import compat, nodes
+from secateur.equations.primitives import CONTROL_FLOW
 from secateur.exports.graph import (
     ELEMENTWISE,
     Atom,
@@ -19,7 +20,6 @@ from secateur.exports.graph import (
     State,
     Value,
 )
-from secateur.propagation import program
 
 __all__ = ["lower"]
 
@@ -59,11 +59,11 @@ class _Lowering:
 
     def run(self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Atom]) -> list[Atom]:
         """Add the steps of a jaxpr, and return its results."""
-        flat = program.flatten(jaxpr, consts, [isinstance(a, Value) for a in inputs])
+        flat = nodes.read_program(jaxpr, consts, [isinstance(a, Value) for a in inputs])
         atoms: dict[Any, Atom] = dict(zip(flat.inputs, inputs, strict=True))
 
         def read(atom: Any) -> Atom:
-            if isinstance(atom, program.Constant):
+            if isinstance(atom, nodes.Constant):
                 return Constant.of(_numbers(atom.value))
             return atoms[atom]
 
@@ -80,7 +80,7 @@ class _Lowering:
         name = _SAME.get(node.name, node.name)
         if name in _IDENTITY:
             return operands
-        if name in compat.REMAT_NAMES:
+        if CONTROL_FLOW.get(name) == "remat":
             return self.run(*compat.open_jaxpr(node.eqn.params["jaxpr"]), operands)
         if name in ELEMENTWISE:
             return [self.elementwise(name, node, operands)]

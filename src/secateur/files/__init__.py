@@ -1,7 +1,6 @@
 """`save` and `load`: trained models in safetensors files, which cannot run code."""
 
 from secateur.files.codec import FileError
-from secateur.files.loaded import Loaded
-from secateur.files.saving import load, save
+from secateur.files.model_files import load, save
 
-__all__ = ["FileError", "Loaded", "load", "save"]
+__all__ = ["FileError", "load", "save"]

@@ -17,11 +17,11 @@ import numpy as np
 
 from secateur import distributions, likelihoods
 from secateur.distributions import Normal
-from secateur.energy import FreeEnergy
-from secateur.fitting.recipes import Recipe
-from secateur.fitting.scaling import Affine, Scaling
 from secateur.networks import Dense, Gru
-from secateur.pruning.rounds import Round
+from secateur.trained import Round
+from secateur.training.objective import FreeEnergy
+from secateur.training.recipe import Recipe
+from secateur.training.scaling import Affine, Scaling
 
 
 class FileError(ValueError):
@@ -57,7 +57,7 @@ _SEEN_AS = {"bfloat16": np.uint16}
 
 
 class Encoder:
-    """Makes JSON of objects; arrays go to `tensors` under readable names."""
+    """Turns objects into JSON; arrays go to `tensors` under readable names."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, np.ndarray] = {}
@@ -71,8 +71,8 @@ class Encoder:
         if isinstance(node, jax.Array | np.ndarray | np.generic):
             return self._array(node, name)
         if type(node) in (list, tuple):
-            each = [self.encode(item, f"{name}.{i}") for i, item in enumerate(node)]
-            return {type(node).__name__: each}
+            items = [self.encode(item, f"{name}.{i}") for i, item in enumerate(node)]
+            return {type(node).__name__: items}
         if type(node) is dict and all(isinstance(key, str) for key in node):
             return {"dict": {key: self.encode(item, f"{name}.{key}") for key, item in node.items()}}
         if is_dataclass(type(node)):
@@ -90,10 +90,10 @@ class Encoder:
                 f"save: {name} is a {own.__name__} of your own, and secateur has another class of "
                 "that name. Rename it."
             )
-        given = {f.name: getattr(node, f.name) for f in fields(own) if f.init}
+        names = [f.name for f in fields(own) if f.init]
         return {
             "class": own.__name__,
-            "fields": {key: self.encode(v, f"{name}.{key}") for key, v in given.items()},
+            "fields": {key: self.encode(vars(node)[key], f"{name}.{key}") for key in names},
         }
 
     def _array(self, node: Any, name: str) -> Any:
@@ -106,7 +106,7 @@ class Encoder:
             spec["dtype"] = values.dtype.name
             values = values.view(_SEEN_AS[values.dtype.name])
         elif values.dtype.char not in _KINDS:
-            raise TypeError(f"save: {name} is an array of {values.dtype}, which has no place here.")
+            raise TypeError(f"save: {name} is an array of {values.dtype}, which a file cannot hold.")
         return {"array": self._keep(values, name)} | spec
 
     def _keep(self, values: np.ndarray, name: str) -> str:
@@ -115,7 +115,7 @@ class Encoder:
         self.tensors[name] = values
         return name
 
-    def belief(self, belief: Normal, name: str) -> Any:
+    def encode_belief(self, belief: Normal, name: str) -> Any:
         """Describe a belief; of what is pruned, only the place is kept."""
         mean, variance = np.asarray(belief.mean), np.asarray(belief.variance)
         variance = np.broadcast_to(variance, mean.shape)
@@ -128,19 +128,19 @@ class Encoder:
             "variance": self._array(jnp.asarray(variance[alive]), f"{name}.variance"),
         }
 
-    def prior(self, prior: Any, name: str) -> Any:
+    def encode_prior(self, prior: Any, name: str) -> Any:
         """Describe a leaf's prior; a parameter that is the same throughout is kept once."""
-        return self.encode(jax.tree.map(_once, prior), name)
+        return self.encode(jax.tree.map(_collapse, prior), name)
 
 
-def _once(parameter: Any) -> Any:
+def _collapse(parameter: Any) -> Any:
     values = np.asarray(parameter)
     alike = values.size > 0 and np.all(values == values.flat[0])
     return jnp.asarray(parameter).reshape(-1)[0] if alike else parameter
 
 
 class Decoder:
-    """Makes objects of what an `Encoder` described.
+    """Turns what an `Encoder` described into objects.
 
     Args:
         tensors: arrays by name.
@@ -165,12 +165,12 @@ class Decoder:
         if kind == "dict":
             return {key: self.decode(item) for key, item in content.items()}
         if kind in ("list", "tuple"):
-            each = [self.decode(item) for item in content]
-            return each if kind == "list" else tuple(each)
+            items = [self.decode(item) for item in content]
+            return items if kind == "list" else tuple(items)
         raise FileError(f"the file describes a {kind!r}, which this version does not know")
 
     def _object(self, spec: Any) -> Any:
-        name, given = spec["class"], spec["fields"]
+        name, values = spec["class"], spec["fields"]
         kind: Any = self._classes.get(name)
         if kind is None:
             raise FileError(
@@ -178,9 +178,9 @@ class Decoder:
                 f"class: load(path, classes=[{name}])"
             )
         known = {f.name for f in fields(kind) if f.init}
-        if unknown := set(given) - known:
+        if unknown := set(values) - known:
             raise FileError(f"{name} has no {sorted(unknown)}")
-        return kind(**{key: self.decode(item) for key, item in given.items()})
+        return kind(**{key: self.decode(item) for key, item in values.items()})
 
     def _array(self, spec: Any) -> Any:
         values = self._tensors[spec["array"]]
@@ -197,7 +197,7 @@ class Decoder:
             )
         return jnp.asarray(values)
 
-    def belief(self, spec: Any) -> Normal:
+    def decode_belief(self, spec: Any) -> Normal:
         """Return a belief with exact zeros in the places of what was pruned."""
         shape, mask = _shape(spec["shape"]), spec["mask"]
         size = math.prod(shape)
@@ -219,7 +219,7 @@ class Decoder:
 
         return Normal(whole(spec["mean"]), whole(spec["variance"]))
 
-    def prior(self, spec: Any, belief: Any) -> Any:
+    def decode_prior(self, spec: Any, belief: Any) -> Any:
         """Return the prior of a belief."""
         shape = np.shape(belief.mean)
         return jax.tree.map(lambda p: jnp.broadcast_to(p, shape), self.decode(spec))
@@ -227,5 +227,5 @@ class Decoder:
 
 def _shape(shape: Any) -> tuple[int, ...]:
     if not all(isinstance(n, int) and n >= 0 for n in shape):
-        raise FileError(f"{shape!r} is no shape")
+        raise FileError(f"{shape!r} is not a shape")
     return tuple(shape)

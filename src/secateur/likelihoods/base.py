@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from secateur.distributions import Gamma, Normal
@@ -14,12 +15,35 @@ Prediction = Normal | Array
 Noise = Gamma | None
 
 
+class PredictiveMoments(NamedTuple):
+    """Mean and variance of targets, the variance by its source.
+
+    Attributes:
+        mean: E[y].
+        weight_variance: Var[E[y | f]], what the weights do not know.
+        noise_variance: E[Var[y | f]], what the noise adds.
+    """
+
+    mean: Any
+    weight_variance: Any
+    noise_variance: Any
+
+
 @runtime_checkable
 class Likelihood(Protocol):
     """What `free_energy` and `fit` ask of a likelihood.
 
     The first axis of predictions and targets counts rows, which are independent. A prediction is a
     Normal, whose elements are taken as independent, or an array: one sample, taken as certain.
+
+    What `Trained.predict` says of targets takes more, none of which `fit` needs: a likelihood
+    without one of the following methods can be trained, pruned and asked for log-densities.
+
+    - `predictive_moments(noise, prediction)` returns `PredictiveMoments`, by JAX.
+    - `predictive_cdf(noise, components, values)` returns P(y ≤ value), by NumPy in float64.
+      `components` is a Normal with an axis of equally weighted components before the rows.
+    - `predictive_quantile(noise, components, probability)` returns its inverse.
+    - `sample_targets(key, noise, f)` draws targets around values of the function, by JAX.
     """
 
     @property
@@ -185,3 +209,22 @@ def like_prediction(name: str, value: Array, targets: Any) -> Array:
 def sum_outputs(values: Array) -> Array:
     """Sum over everything but the rows."""
     return jnp.sum(values, axis=tuple(range(1, values.ndim)))
+
+
+def invert_cdf(
+    cdf: Any, probability: float, low: np.ndarray, high: np.ndarray, *, steps: int = 60
+) -> np.ndarray:
+    """Return where an increasing function of arrays reaches a probability, by bisection.
+
+    Args:
+        cdf: Elementwise function.
+        probability: Value to reach.
+        low: Where the function is below it.
+        high: Where the function is at least that.
+        steps: Number of halvings.
+    """
+    for _ in range(steps):
+        middle = 0.5 * (low + high)
+        is_below = cdf(middle) < probability
+        low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
+    return high

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.tree_util import register_dataclass
 
+from secateur.distributions import Normal
 from secateur.likelihoods.base import (
     Noise,
     Prediction,
+    PredictiveMoments,
     WithoutNoise,
     like_prediction,
     split,
@@ -69,6 +72,40 @@ class BernoulliLikelihood(WithoutNoise):
             return self.expected_log_likelihood(noise, mean, targets)
         yes, no = log_expected_sigmoid(mean, variance), log_expected_sigmoid(-mean, variance)
         return sum_outputs(targets * yes + (1 - targets) * no)
+
+    def predictive_moments(self, noise: Noise, prediction: Prediction) -> PredictiveMoments:
+        """Return the probability of a 1, p, and the two parts of its variance p (1 − p)."""
+        mean, variance = split(prediction)
+        if variance is None:
+            p = jax.nn.sigmoid(mean)
+            return PredictiveMoments(p, jnp.zeros_like(p), p * (1 - p))
+        p = expectation(jax.nn.sigmoid, mean, variance)
+        spread = expectation(lambda f: jax.nn.sigmoid(f) * jax.nn.sigmoid(-f), mean, variance)
+        return PredictiveMoments(p, jnp.maximum(p * (1 - p) - spread, 0), spread)
+
+    def predictive_cdf(self, noise: Noise, components: Normal, values: np.ndarray) -> np.ndarray:
+        """Return P(y ≤ value): 0 below 0, 1 from 1 on, the probability of a 0 between."""
+        return np.where(values < 0, 0.0, np.where(values < 1, 1 - self._chance(components), 1.0))
+
+    def predictive_quantile(
+        self, noise: Noise, components: Normal, probability: float
+    ) -> np.ndarray:
+        """Return 0 or 1: the least answer whose cumulative probability reaches the given one."""
+        return np.where(1 - self._chance(components) >= probability, 0.0, 1.0)
+
+    def sample_targets(self, key: Array, noise: Noise, f: Array) -> Array:
+        """Draw 0 or 1 from logits."""
+        return jax.random.bernoulli(key, jax.nn.sigmoid(f)).astype(jnp.int32)
+
+    def _chance(self, components: Normal) -> np.ndarray:
+        """P(y = 1), averaged over the components."""
+        f = Normal(jnp.asarray(components.mean), jnp.asarray(components.variance))
+        return np.asarray(_chance_of_one(f), np.float64).mean(axis=0)
+
+
+@jax.jit
+def _chance_of_one(f: Normal) -> Array:
+    return expectation(jax.nn.sigmoid, f.mean, f.variance)
 
 
 def log_expected_sigmoid(mean: Array, variance: Array) -> Array:

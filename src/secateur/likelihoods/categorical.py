@@ -11,8 +11,19 @@ import numpy as np
 from jax import Array
 from jax.tree_util import register_dataclass
 
-from secateur.likelihoods.base import Noise, Prediction, WithoutNoise, split, sum_outputs
-from secateur.likelihoods.gumbel import expected_logsumexp, log_expected_softmax
+from secateur.likelihoods.base import (
+    Noise,
+    Prediction,
+    PredictiveMoments,
+    WithoutNoise,
+    split,
+    sum_outputs,
+)
+from secateur.likelihoods.gumbel import (
+    expected_logsumexp,
+    expected_softmax_moments,
+    log_expected_softmax,
+)
 
 
 @register_dataclass
@@ -60,6 +71,19 @@ class CategoricalLikelihood(WithoutNoise):
         )
         valid = (targets >= 0) & (targets < classes)
         return sum_outputs(jnp.where(valid, flat.reshape(targets.shape), jnp.nan))
+
+    def predictive_moments(self, noise: Noise, prediction: Prediction) -> PredictiveMoments:
+        """Return the probability of every class, p, and the two parts of its variance p (1 − p)."""
+        mean, variance = split(prediction)
+        if variance is None:
+            p = jax.nn.softmax(mean)
+            return PredictiveMoments(p, jnp.zeros_like(p), p * (1 - p))
+        p, spread = expected_softmax_moments(mean, variance)
+        return PredictiveMoments(p, jnp.maximum(p * (1 - p) - spread, 0), spread)
+
+    def sample_targets(self, key: Array, noise: Noise, f: Array) -> Array:
+        """Draw labels from logits."""
+        return jax.random.categorical(key, f)
 
 
 def _pick(values: Array, labels: Array) -> Array:

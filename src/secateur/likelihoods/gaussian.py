@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.tree_util import register_dataclass
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-from secateur.distributions import Gamma
+from secateur.distributions import Gamma, Normal
+from secateur.distributions.special import gammaln_difference, stirling_remainder
 from secateur.likelihoods.base import (
     Noise,
     Prediction,
+    PredictiveMoments,
+    invert_cdf,
     like_prediction,
     row_weights,
     split,
@@ -21,7 +28,6 @@ from secateur.likelihoods.base import (
     weighted_sum,
 )
 from secateur.likelihoods.integrals import log_integral
-from secateur.special import _stirling_remainder, gammaln_difference
 
 _LOG_2PI = math.log(2 * math.pi)
 
@@ -113,6 +119,109 @@ class GaussianLikelihood:
         if variance is None:
             return sum_outputs(_log_student_t(square, shape, rate))
         return sum_outputs(_log_student_t_plus_normal(square, variance, shape, rate))
+
+    def predictive_moments(self, noise: Noise, prediction: Prediction) -> PredictiveMoments:
+        """Return the mean of targets, the variance of f, and E[1/γ] = β̂/(α̂ − 1)."""
+        mean, variance = split(prediction)
+        if self.precision is not None:
+            spread = 1 / _spread(jnp.asarray(self.precision, mean.dtype), mean)
+        else:
+            noise = self._noise(noise, mean.shape)
+            excess = noise.shape - 1
+            finite = noise.rate / jnp.where(excess > 0, excess, 1)
+            spread = _spread(jnp.where(excess > 0, finite, jnp.inf).astype(mean.dtype), mean)
+        return PredictiveMoments(mean, jnp.zeros_like(mean) if variance is None else variance, spread)
+
+    def predictive_interval(
+        self, noise: Noise, prediction: Normal, level: float
+    ) -> tuple[Any, Any]:
+        """Return the central interval of targets that has a probability, for f ~ N(μ, v).
+
+            μ ± √(v + β̂/α̂) ρ(r),   r = (β̂/α̂) / (v + β̂/α̂)
+
+        ρ depends on α̂ and the level only, from the quantile of a Normal at r = 0 to that of a
+        Student t at r = 1. It is a polynomial, so that an exported network can have it as well.
+
+        Args:
+            noise: q(γ), of known values.
+            prediction: A Normal of NumPy arrays, or of JAX arrays, which may be traced.
+            level: Probability of the interval.
+        """
+        xp: Any = np if isinstance(prediction.mean, np.ndarray) else jnp
+        dtype = prediction.mean.dtype
+        scale, coefficients = self._interval_parameters(noise, level)
+        outputs = prediction.mean.shape[-1:] if np.ndim(scale) else ()
+        rank = (1,) * (prediction.mean.ndim - len(outputs))
+        scale = np.broadcast_to(scale, outputs).reshape(rank + outputs).astype(dtype)
+        total = prediction.variance + scale
+        position = 2 * (scale / total) - 1
+        # Clenshaw's recurrence for a sum of Chebyshev polynomials.
+        later = last = xp.zeros_like(total)
+        for c in coefficients[:0:-1]:
+            c = np.broadcast_to(c, outputs).reshape(rank + outputs).astype(dtype)
+            later, last = last, c + 2 * position * last - later
+        first = np.broadcast_to(coefficients[0], outputs).reshape(rank + outputs).astype(dtype)
+        reach = xp.sqrt(total) * (first + position * last - later)
+        return prediction.mean - reach, prediction.mean + reach
+
+    def _interval_parameters(self, noise: Noise, level: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return β̂/α̂ of every output, and the Chebyshev coefficients of ρ on a leading axis."""
+        if self.precision is not None:
+            scale = 1 / np.asarray(self.precision, np.float64)
+            return scale, np.broadcast_to(ndtri(0.5 + 0.5 * level), (1, *scale.shape))
+        assert noise is not None
+        shape, rate = (np.asarray(p, np.float64) for p in (noise.shape, noise.rate))
+        columns = [_interval_polynomial(float(a), level) for a in shape.ravel()]
+        length = max(map(len, columns))
+        padded = [np.pad(c, (0, length - len(c))) for c in columns]
+        return rate / shape, np.stack(padded, axis=1).reshape(length, *shape.shape)
+
+    def predictive_cdf(self, noise: Noise, components: Normal, values: np.ndarray) -> np.ndarray:
+        """Return P(y ≤ value), with q(γ) and the variance of the components integrated out."""
+        mean, variance = components.mean, components.variance
+        if self.precision is not None:
+            deviation = np.sqrt(variance + 1 / np.asarray(self.precision, np.float64))
+            return np.mean(ndtr((values - mean) / deviation), axis=0)
+        assert noise is not None
+        shape, rate = (np.asarray(p, np.float64) for p in (noise.shape, noise.rate))
+        if not np.any(variance):
+            distance = (values - mean) / np.sqrt(rate / shape)
+            if shape.size == 1 and distance.size > _TABLE.size:
+                return np.mean(_tabulate_student_t(float(shape.flat[0]), distance), axis=0)
+            return np.mean(stdtr(2 * shape, distance), axis=0)
+        total = np.zeros(np.broadcast_shapes(mean.shape, np.shape(values)))
+        inverses, weights = _noise_nodes(shape)
+        for inverse, weight in zip(inverses, weights, strict=True):
+            deviation = np.sqrt(variance + rate / shape * inverse)
+            total += weight * ndtr((values - mean) / deviation)
+        return np.mean(total, axis=0)
+
+    def predictive_quantile(
+        self, noise: Noise, components: Normal, probability: float
+    ) -> np.ndarray:
+        """Return the value that a target is below with a probability."""
+        mean, variance = components.mean, components.variance
+        low, high = self.predictive_interval(noise, components, abs(2 * probability - 1))
+        bounds = low if probability < 0.5 else high
+        if len(mean) == 1:
+            return bounds[0]
+        # The quantile of a mixture is between those of its components.
+
+        def cdf(values: np.ndarray) -> np.ndarray:
+            return self.predictive_cdf(noise, Normal(mean, variance), values)
+
+        return invert_cdf(cdf, probability, bounds.min(axis=0), bounds.max(axis=0))
+
+    def sample_targets(self, key: Array, noise: Noise, f: Array) -> Array:
+        """Draw targets around values of the function; all rows share one draw of γ."""
+        noise_key, row_key = jax.random.split(key)
+        if self.precision is not None:
+            precision = _spread(jnp.asarray(self.precision, f.dtype), f)
+        else:
+            noise = self._noise(noise, f.shape)
+            gamma = jax.random.gamma(noise_key, noise.shape) / noise.rate
+            precision = _spread(gamma.astype(f.dtype), f)
+        return f + jax.random.normal(row_key, f.shape, f.dtype) / jnp.sqrt(precision)
 
     def update_noise(
         self,
@@ -215,5 +324,60 @@ def _log_student_t_plus_normal(square: Array, variance: Array, shape: Array, rat
     low = first - 40 / shape - jnp.sqrt(115 / shape)
     high = last + jnp.log1p(40 / shape + jnp.sqrt(80 / shape))
     # ∫ exp(−α(eᵗ − 1 − t)) dt = Γ(α) e^α / α^α, by Stirling's series.
-    log_normaliser = 0.5 * (_LOG_2PI - jnp.log(shape)) + _stirling_remainder(shape)
+    log_normaliser = 0.5 * (_LOG_2PI - jnp.log(shape)) + stirling_remainder(shape)
     return log_integral(log_f, low, high) - log_normaliser
+
+
+# --- predictive quantiles, by NumPy in float64 ----------------------------------------------------
+
+_NOISE_NODES = 161
+# Values of t/√(1 + t²), between which the distribution function of a Student t is interpolated.
+_TABLE = np.linspace(-1, 1, 20_001)
+
+
+def _noise_nodes(shape: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return values of 1/g and their weights for g ~ Gamma(α, α), on a new leading axis.
+
+    The trapezoidal rule in t = ln g, between points where the density has fallen by 40 nats.
+    """
+    low = -40 / shape - np.sqrt(115 / shape)
+    high = np.log1p(40 / shape + np.sqrt(80 / shape))
+    fraction = np.linspace(0, 1, _NOISE_NODES).reshape((-1,) + (1,) * np.ndim(shape))
+    t = low + (high - low) * fraction
+    weights = np.exp(-shape * (np.expm1(t) - t))
+    return np.exp(-t), weights / weights.sum(axis=0)
+
+
+@lru_cache(maxsize=256)
+def _interval_polynomial(shape: float, level: float) -> np.ndarray:
+    """Return the Chebyshev coefficients of ρ(r) for r in [0, 1]; see `predictive_interval`."""
+    if level <= 0:
+        return np.zeros(1)
+    inverses, weights = _noise_nodes(np.float64(shape))
+
+    def reach(position: np.ndarray) -> np.ndarray:
+        r = 0.5 * (np.asarray(position) + 1)
+        deviation = np.sqrt((1 - r) + r * inverses[:, None])
+
+        def cdf(values: np.ndarray) -> np.ndarray:
+            return weights @ ndtr(values / deviation)
+
+        # Between the quantiles of a Normal (r = 0) and of a Student t (r = 1), with a margin.
+        ends = sorted((float(ndtri(0.5 + 0.5 * level)), float(stdtrit(2 * shape, 0.5 + 0.5 * level))))
+        low, high = (np.full_like(r, factor * end) for factor, end in zip((0.5, 1.5), ends))
+        return invert_cdf(cdf, 0.5 + 0.5 * level, low, high)
+
+    for degree in (12, 24, 48, 96):
+        coefficients = np.polynomial.chebyshev.chebinterpolate(reach, degree)
+        size = np.abs(coefficients[0])
+        if np.all(np.abs(coefficients[-2:]) < 1e-11 * size):
+            break
+    significant = np.flatnonzero(np.abs(coefficients) >= 1e-11 * size)
+    return coefficients[: significant[-1] + 1]
+
+
+def _tabulate_student_t(shape: float, distance: np.ndarray) -> np.ndarray:
+    """Return the distribution function of a Student t, by linear interpolation, to 1e-8."""
+    inner = _TABLE[1:-1]
+    table = np.concatenate([[0.0], stdtr(2 * shape, inner / np.sqrt(1 - inner**2)), [1.0]])
+    return np.interp(distance / np.sqrt(1 + distance**2), _TABLE, table)

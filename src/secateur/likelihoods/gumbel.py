@@ -21,8 +21,8 @@ import numpy as np
 from jax import Array
 from jax.scipy.special import erf, erfc
 
+from secateur.distributions.special import safe_sqrt
 from secateur.likelihoods.integrals import log_expectation_exp, saturating_expm1
-from secateur.special import safe_sqrt
 
 # Least squares on the distribution function, weighted towards the tail, with mean, variance and
 # E[exp(−G)] = 1 matched; the distribution function is then within 2.1e-4 everywhere.
@@ -64,16 +64,18 @@ def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Arra
     return value, jnp.sum(by_mean * tangents[0] + by_variance * tangents[1], axis=-1)
 
 
-def expected_softmax(mean: Array, variance: Array) -> Array:
-    """Return E[softmax(x)] over the last axis, for independent x_j ~ N(mean_j, variance_j).
+def expected_softmax_moments(mean: Array, variance: Array) -> tuple[Array, Array]:
+    """Return E[s] and E[s (1 − s)] of s = softmax(x), for independent x_j ~ N(mean_j, variance_j).
 
-    To 2e-4 for up to 10 classes with variances up to 25; it sums to 1.
+    To 2e-4 for up to 10 classes with variances up to 25; the first sums to 1 over the last axis.
 
     Example:
-        >>> expected_softmax(jnp.zeros(2), jnp.array([1.0, 4.0])).round(3).tolist()
-        [0.5, 0.5]
+        >>> chance, spread = expected_softmax_moments(jnp.zeros(2), jnp.array([1.0, 4.0]))
+        >>> chance.round(3).tolist(), spread.round(3).tolist()
+        ([0.5, 0.5], [0.157, 0.157])
     """
-    return _integrate(mean, variance)[1]
+    _, chance, by_variance = _integrate(mean, variance)
+    return chance, 2 * by_variance
 
 
 def _integrate(mean: Array, variance: Array) -> tuple[Array, Array, Array]:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from secateur.special import safe_sqrt
+from secateur.distributions.special import safe_sqrt
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 

@@ -5,20 +5,31 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.tree_util import register_dataclass
+from scipy.special import pdtr
 
+from secateur.distributions import Normal
+from secateur.distributions.special import stirling_remainder
 from secateur.likelihoods.base import (
     Noise,
     Prediction,
+    PredictiveMoments,
     WithoutNoise,
+    invert_cdf,
     like_prediction,
     split,
     sum_outputs,
 )
 from secateur.likelihoods.integrals import log_expectation_exp, saturating_expm1
-from secateur.special import _stirling_remainder
+
+
+# Gauss–Hermite nodes and weights for expectations under a standard Normal.
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(48)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 
 @register_dataclass
@@ -60,12 +71,49 @@ class PoissonLikelihood(WithoutNoise):
         spread = log_expectation_exp(lambda f: -_shortfall(f, targets), mean, variance)
         return sum_outputs(_at_best(targets) + spread)
 
+    def predictive_moments(self, noise: Noise, prediction: Prediction) -> PredictiveMoments:
+        """Return E[y] = exp(m + v/2), Var[exp f] = E[y]² (exp v − 1), and E[exp f]; exact."""
+        mean, variance = split(prediction)
+        if variance is None:
+            rate = jnp.exp(mean)
+            return PredictiveMoments(rate, jnp.zeros_like(rate), rate)
+        rate = jnp.exp(mean + 0.5 * variance)
+        return PredictiveMoments(rate, jnp.square(rate) * jnp.expm1(variance), rate)
+
+    def predictive_cdf(self, noise: Noise, components: Normal, values: np.ndarray) -> np.ndarray:
+        """Return P(y ≤ value), the log-rate integrated out by Gauss–Hermite quadrature."""
+        total = np.zeros(np.broadcast_shapes(components.mean.shape[1:], np.shape(values)))
+        deviation = np.sqrt(components.variance)
+        for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+            rates = np.exp(components.mean + deviation * node)
+            total += weight * np.mean(pdtr(np.floor(np.maximum(values, 0)), rates), axis=0)
+        return np.where(values < 0, 0.0, total)
+
+    def predictive_quantile(
+        self, noise: Noise, components: Normal, probability: float
+    ) -> np.ndarray:
+        """Return the least count whose cumulative probability reaches the given one."""
+        high = np.ones(components.mean.shape[1:])
+        while np.any(short := self.predictive_cdf(noise, components, high) < probability):
+            high = np.where(short, 2 * high, high)
+        steps = int(np.ceil(np.log2(np.max(high, initial=1.0)))) + 2
+        low = np.full_like(high, -1.0)
+
+        def cdf(values: np.ndarray) -> np.ndarray:
+            return self.predictive_cdf(noise, components, np.floor(values))
+
+        return np.floor(invert_cdf(cdf, probability, low, high, steps=steps + 1))
+
+    def sample_targets(self, key: Array, noise: Noise, f: Array) -> Array:
+        """Draw counts from log-rates."""
+        return jax.random.poisson(key, jnp.exp(f))
+
 
 def _at_best(count: Array) -> Array:
     """Return y ln y − y − ln y!, the log-mass at the best rate, by Stirling's series."""
     some = count > 0
     positive = jnp.where(some, count, 1)
-    value = -0.5 * (math.log(2 * math.pi) + jnp.log(positive)) - _stirling_remainder(positive)
+    value = -0.5 * (math.log(2 * math.pi) + jnp.log(positive)) - stirling_remainder(positive)
     return jnp.where(some, value, 0)
 
 

@@ -1,7 +1,7 @@
 """How uncertainty travels through a model function."""
 
-from secateur.propagation.coverage import Coverage, coverage
-from secateur.propagation.interpreter import UnsupportedOperation
+from secateur.propagation.exactness import Coverage, coverage
+from secateur.propagation.propagator import UnsupportedOperation
 from secateur.propagation.rules import register_rule, unregister_rule
 from secateur.propagation.transform import draws, propagate
 

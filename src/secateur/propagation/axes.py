@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from secateur.equations import primitives
 from secateur.propagation.loads import NO_LOADS
 from secateur.propagation.values import Uncertain
 
@@ -32,7 +33,7 @@ def moved(
     after: tuple[int, ...],
     entangled: frozenset[int],
 ) -> frozenset[int]:
-    """The entangled axes after a rearrangement; all of them where it cannot be told."""
+    """The entangled axes after a rearrangement; all of them where that is not known."""
     if name == "broadcast_in_dim":
         places = params["broadcast_dimensions"]
         kept = {places[axis] for axis in entangled}
@@ -58,7 +59,7 @@ def axis_map(
     name: str, params: dict, before: tuple[int, ...], after: tuple[int, ...]
 ) -> dict[int, int] | None:
     """Where each axis goes, for rearrangements that keep every element's neighbours."""
-    if name in ("copy", "copy_p", "convert_element_type", "reduce_precision", "stop_gradient"):
+    if name in primitives.STAYS_IN_PLACE:
         return {a: a for a in range(len(before))}
     if name == "transpose":
         return {old: new for new, old in enumerate(params["permutation"])}
@@ -98,7 +99,7 @@ def renamed_source(
     Permutations are composed, and taking one tile of a tiled source gives the source itself, so
     that values which return to the same layout by different ways still know each other.
     """
-    if name in ("convert_element_type", "copy", "copy_p", "reduce_precision", "stop_gradient"):
+    if name in primitives.STAYS_IN_PLACE:
         return key
     inner, last = key if isinstance(key, tuple) and len(key) == 2 else (key, None)
     if name == "transpose":

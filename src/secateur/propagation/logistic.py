@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-__all__ = ["logistic", "tanh"]
+__all__ = ["logistic_moments", "tanh_moments"]
 
 _SCALES = (0.222720585, 0.281601153, 0.351336238, 0.437410448, 0.544837224, 0.678971209,
            0.847189634, 1.06247793, 1.35543041)  # fmt: skip
@@ -135,7 +135,7 @@ def _tail(p1: Array, w: Array) -> _Expectations:
     """
     p2 = p1 * p1 * w
     p3 = p1 * p2 * w * w
-    found = _from_derivatives(
+    expected = _from_derivatives(
         p1 - p2 + p3, p1 - 2 * p2 + 3 * p3, p1 - 4 * p2 + 9 * p3, p1 - 8 * p2 + 27 * p3
     )
     variance = by_mean = by_variance = jnp.zeros_like(p1)
@@ -144,7 +144,7 @@ def _tail(p1: Array, w: Array) -> _Expectations:
         variance += both * (power - 1)
         by_mean += (j + k) * both * (power - 1)
         by_variance += both * (0.5 * (j * j + k * k) * (power - 1) + j * k * power)
-    return found._replace(variance=variance, by_mean=by_mean, by_variance=by_variance)
+    return expected._replace(variance=variance, by_mean=by_mean, by_variance=by_variance)
 
 
 def _expectations(mean: Array, variance: Array) -> _Expectations:
@@ -173,7 +173,7 @@ def _at_once(mean: Array, variance: Array) -> _Expectations:
     by_taylor = _taylor(e, h, jnp.where(small, variance, 0))
     in_tail = _tail(p1, w)
     # A small variance comes first: there w − 1 would be rounded.
-    found = _Expectations(
+    expected = _Expectations(
         *(
             jnp.where(small, s, jnp.where(far, t, x))
             for t, s, x in zip(in_tail, by_taylor, by_mixture, strict=True)
@@ -181,31 +181,31 @@ def _at_once(mean: Array, variance: Array) -> _Expectations:
     )
     above = mean > 0
     sign = jnp.where(above, -1, 1).astype(mean.dtype)
-    return found._replace(
-        value=jnp.where(above, 1 - found.value, found.value),
-        centred=sign * found.centred,
-        second=sign * found.second,
-        variance=jnp.maximum(found.variance, 0),
-        by_mean=sign * found.by_mean,
+    return expected._replace(
+        value=jnp.where(above, 1 - expected.value, expected.value),
+        centred=sign * expected.centred,
+        second=sign * expected.second,
+        variance=jnp.maximum(expected.variance, 0),
+        by_mean=sign * expected.by_mean,
     )
 
 
 @jax.custom_jvp
 def _moments(mean: Array, variance: Array) -> tuple[Array, Array, Array, Array]:
-    found = _expectations(mean, variance)
-    return found.value, found.centred, found.variance, found.first
+    expected = _expectations(mean, variance)
+    return expected.value, expected.centred, expected.variance, expected.first
 
 
 @_moments.defjvp
 def _(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
-    found = _expectations(*primals)
+    expected = _expectations(*primals)
     m, v = tangents
-    moved = found.first * m + 0.5 * found.second * v
-    return (found.value, found.centred, found.variance, found.first), (
+    moved = expected.first * m + 0.5 * expected.second * v
+    return (expected.value, expected.centred, expected.variance, expected.first), (
         moved,
         moved,
-        found.by_mean * m + found.by_variance * v,
-        found.second * m + 0.5 * found.third * v,
+        expected.by_mean * m + expected.by_variance * v,
+        expected.second * m + 0.5 * expected.third * v,
     )
 
 
@@ -215,9 +215,9 @@ def _shaped(mean: Array, variance: Array) -> list[Array]:
     Kernels of XLA are twice as fast in one long axis as in several short ones, and the axes before
     the last are those that several devices may share.
     """
-    found = _moments(_halves(mean), _halves(variance))
+    expected = _moments(_halves(mean), _halves(variance))
     *before, last = mean.shape or (1,)
-    halves = [f.reshape(2, *before, -1) for f in found]
+    halves = [f.reshape(2, *before, -1) for f in expected]
     return [jnp.concatenate([*h], axis=-1)[..., :last].reshape(mean.shape) for h in halves]
 
 
@@ -227,13 +227,13 @@ def _halves(x: Array) -> Array:
     return jnp.stack(jnp.split(padded, 2, axis=-1)).reshape(2, -1)
 
 
-def logistic(mean: Array, variance: Array) -> tuple[Array, Array, Array]:
+def logistic_moments(mean: Array, variance: Array) -> tuple[Array, Array, Array]:
     """E[σ(x)], Var[σ(x)] and E[σ'(x)] for x ~ N(mean, variance)."""
     value, _, spread, slope = _shaped(mean, variance)
     return value, spread, slope
 
 
-def tanh(mean: Array, variance: Array) -> tuple[Array, Array, Array]:
+def tanh_moments(mean: Array, variance: Array) -> tuple[Array, Array, Array]:
     """The same for tanh, which is 2 σ(2x) − 1."""
     _, centred, spread, slope = _shaped(2 * mean, 4 * variance)
     return 2 * centred, 4 * spread, 4 * slope

@@ -62,7 +62,7 @@ def scaled(neighbours: Neighbours | None, slope: Callable[[], Array]) -> Neighbo
 
 
 def added(x: Any, y: Any) -> Neighbours | None:
-    """Of a sum; what one operand cannot tell counts as zero."""
+    """Of a sum; what is not known of one operand counts as zero."""
     parts = [v.neighbours for v in (x, y) if v.neighbours is not None]
     if not parts:
         return None

@@ -84,6 +84,6 @@ class Counter:
         return jnp.zeros(shape, dtype)
 
 
-def source(key: Any, who: str) -> Any:
+def noise_source(key: Any, who: str) -> Any:
     """Return a source of noise from a key, None, or a source."""
     return key if hasattr(key, "normal") else Fresh(key, who)

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from secateur.special import normal_tail
+from secateur.distributions.special import normal_tail
+from secateur.equations import primitives
 
 _DENSITY_AT_0 = float(1.0 / np.sqrt(2.0 * np.pi))
 
@@ -142,7 +143,7 @@ def apply(name: str, operands: list[Pieces], dtype_kind: str) -> Pieces | None:
         if isinstance(source.values[0], bool):
             return Pieces(source.breaks, tuple((0.0, float(v)) for v in source.values))
         return source
-    if name in ("copy", "copy_p", "reduce_precision"):
+    if name in primitives.COPIES:
         return operands[0]
     return None
 

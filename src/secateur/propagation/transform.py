@@ -8,13 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
-from secateur import compat
 from secateur.distributions import Normal
-from secateur.propagation.interpreter import Row, Walk
-from secateur.propagation.noise import source
-from secateur.propagation.program import flatten
+from secateur.equations import trace_function
+from secateur.propagation.noise import noise_source
+from secateur.propagation.propagator import Propagator, Row
 from secateur.propagation.values import Uncertain, deviation, to_normal
 
 ALGORITHMS = ("global", "local", "moments", "independent")
@@ -66,6 +64,17 @@ def propagate(f: Callable, how: str) -> Callable:
 
     Reference: Beckers et al., sections 3.2 and 3.3.
     """
+    return make_forward(f, how)
+
+
+def make_forward(f: Callable, how: str, *, closed_sigmoids: bool = True) -> Callable:
+    """Return `propagate(f, how)`, with a choice of how σ and tanh are integrated.
+
+    Args:
+        f: as in `propagate`.
+        how: as in `propagate`.
+        closed_sigmoids: see `Propagator`.
+    """
     if how not in ALGORITHMS:
         raise ValueError(f"how={how!r} is not an algorithm. Supported: {', '.join(ALGORITHMS)}.")
     if not callable(f):
@@ -74,7 +83,7 @@ def propagate(f: Callable, how: str) -> Callable:
     def forward(key: Any, beliefs: Any, *args: Any) -> Any:
         if how == "global":
             return f(*_sample_leaves(key, (beliefs, *args)))
-        return walk_function(f, how, key, (beliefs, *args))
+        return walk_function(f, how, key, (beliefs, *args), closed_sigmoids=closed_sigmoids)
 
     forward.__name__ = f"{how}_{getattr(f, '__name__', 'model')}"
     return forward
@@ -82,7 +91,7 @@ def propagate(f: Callable, how: str) -> Callable:
 
 def _sample_leaves(key: Any, tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_normal)
-    noise = source(key, "global")
+    noise = noise_source(key, "global")
     sampled = []
     for leaf in leaves:
         if is_normal(leaf):
@@ -93,30 +102,26 @@ def _sample_leaves(key: Any, tree: Any) -> Any:
 
 
 def walk_function(
-    f: Callable, how: str, key: Any, arguments: tuple, ledger: list[Row] | None = None
+    f: Callable,
+    how: str,
+    key: Any,
+    arguments: tuple,
+    ledger: list[Row] | None = None,
+    *,
+    closed_sigmoids: bool = True,
 ) -> Any:
-    """Trace ``f`` and walk its equations with the given beliefs."""
+    """Trace ``f`` and walk its equations with beliefs among its arguments."""
     leaves, structure = jax.tree.flatten(arguments, is_leaf=is_normal)
     places = [i for i, leaf in enumerate(leaves) if is_normal(leaf) or _is_array(leaf)]
-    result_structure = None
-
-    def flat(*arrays: Array) -> list:
-        nonlocal result_structure
-        filled = list(leaves)
-        for place, array in zip(places, arrays, strict=True):
-            filled[place] = array
-        results, result_structure = jax.tree.flatten(f(*jax.tree.unflatten(structure, filled)))
-        return results
-
     values = [_as_value(leaves[i], i) for i in places]
     arrays = [v.mean if isinstance(v, Uncertain) else v for v in values]
-    jaxpr, consts = compat.trace(flat, *arrays)
-    program = flatten(jaxpr, consts, [isinstance(v, Uncertain) for v in values])
-    walk = Walk(program, how, key, ledger=ledger)
+    trace = trace_function(f, leaves, structure, places, arrays)
+    program = trace.program([isinstance(v, Uncertain) for v in values])
+    walk = Propagator(program, how, key, ledger=ledger, closed_sigmoids=closed_sigmoids)
     results = walk.run(values)
     if how == "local":
         results = [walk.sample(r) if isinstance(r, Uncertain) else r for r in results]
-    return jax.tree.unflatten(result_structure, [to_normal(r) for r in results])
+    return jax.tree.unflatten(trace.result_structure, [to_normal(r) for r in results])
 
 
 def _as_value(leaf: Any, number: int) -> Any:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from secateur import compat, quadrature
-from secateur.propagation import elementwise, logistic, piecewise
-from secateur.propagation.program import Group, Node, Slot, uniform_value
+from secateur import quadrature
+from secateur.equations import Atom, Interpreter, Node, Slot, primitives, uniform_value
+from secateur.propagation import logistic, piecewise
+from secateur.propagation.groups import Group
 
 
 @dataclass(frozen=True)
@@ -29,51 +28,83 @@ class Result:
     remark: str = ""
 
 
-def evaluate(group: Group, x: Array, read: Callable[[Any], Any]) -> Array:
-    """The group's function at plain values ``x`` of its root."""
-    values = {group.root: x}
-    for node in group.nodes:
-        operands = [values[a] if a in values else read(a) for a in node.inputs]
-        (values[node.outputs[0]],) = compat.bind(node.eqn, *operands)
-    return values[group.result]
+class Evaluation(Interpreter):
+    """A group's function on plain values; other operands are read from elsewhere."""
+
+    def __init__(self, group: Group, read: Callable[[Atom], Any]) -> None:
+        super().__init__(group.program)
+        self.read = read
+
+    def value(self, atom: Any) -> Any:
+        """Return a value of the group's own, or from elsewhere."""
+        return self.values[atom] if atom in self.values else self.read(atom)
+
+    def is_known(self, operands: list[Any]) -> bool:
+        """Whether to evaluate an equation as it is: always."""
+        return True
 
 
-def analyse(group: Group) -> tuple[piecewise.Pieces | None, tuple[float, ...], bool]:
-    """Find what a group is made of.
+def evaluate(group: Group, x: Array, read: Callable[[Atom], Any]) -> Array:
+    """Return the group's function at plain values ``x`` of its root."""
+    return Evaluation(group, read).run([x])[0]
 
-    Returns:
-        Its pieces if the whole is piecewise linear, its kinks, and whether all kinks are known.
+
+class PieceSearch(Interpreter):
+    """What a group is made of: the pieces of every value, None where it is not piecewise linear.
+
+    Attributes:
+        kinks: places of the kinks.
+        all_known: whether those are all kinks.
     """
-    pieces: dict[Slot, piecewise.Pieces | None] = {group.root: piecewise.IDENTITY}
-    kinks: set[float] = set()
-    known = True
-    for node in group.nodes:
-        operands = []
-        for atom in node.inputs:
-            if atom in pieces:
-                operands.append(pieces[atom])
-            else:
-                number = uniform_value(atom)
-                operands.append(None if number is None else piecewise.constant(number))
-        out = node.outputs[0]
-        kind = np.dtype(out.dtype).kind
-        given = [p for p in operands if p is not None]
-        made = piecewise.apply(node.name, given, kind) if len(given) == len(operands) else None
-        pieces[out] = made
-        if made is not None:
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group.program)
+        self.kinks: set[float] = set()
+        self.all_known = True
+
+    def value(self, atom: Any) -> piecewise.Pieces | None:
+        """Return the pieces of an operand."""
+        if atom in self.values:
+            return self.values[atom]
+        number = uniform_value(atom)
+        return None if number is None else piecewise.constant(number)
+
+    def apply_default(self, node: Node, operands: list[Any]) -> list[Any]:
+        """Return the pieces of a result, and note its kinks."""
+        pieces = None
+        if all(operand is not None for operand in operands):
+            kind = np.dtype(node.outputs[0].dtype).kind
+            pieces = piecewise.apply(node.name, operands, kind)
+        if pieces is not None:
             if not node.smooth:
-                kinks.update(b for b in made.breaks if np.isfinite(b))
-        elif node.name in ("max", "min", "abs", "sign", "clamp", *piecewise._COMPARE):
-            known = known and node.smooth
-    return pieces[group.result], tuple(sorted(kinks)), known
+                self.kinks.update(b for b in pieces.breaks if np.isfinite(b))
+        elif node.name in primitives.WITH_KINKS:
+            self.all_known = self.all_known and node.smooth
+        return [pieces]
 
 
-def moments(group: Group, mean: Array, variance: Array, read: Callable[[Any], Any]) -> Result:
-    """Moments of a whole group of elementwise equations as one function of its root."""
-    closed = _closed_form(group, mean, variance, read)
+def moments(
+    group: Group,
+    mean: Array,
+    variance: Array,
+    read: Callable[[Atom], Any],
+    *,
+    closed_sigmoids: bool = True,
+) -> Result:
+    """Moments of a whole group of elementwise equations as one function of its root.
+
+    Args:
+        group: the equations.
+        mean: means of the root.
+        variance: variances of the root.
+        read: returns the value of an operand from outside the group.
+        closed_sigmoids: whether to use the closed moments of σ and tanh where they are accurate.
+    """
+    closed = _closed_form(group, mean, variance, read, closed_sigmoids)
     if closed is not None:
         return closed
-    pieces, kinks, known = analyse(group)
+    search = PieceSearch(group)
+    (pieces,) = search.run([piecewise.IDENTITY])
     if pieces is not None and isinstance(pieces.values[0], tuple) and not _any_smooth(group):
         m, v, slope = piecewise.moments(pieces, mean, variance)
         return Result(m, v, lambda: slope, "exact", "piecewise linear")
@@ -84,8 +115,10 @@ def moments(group: Group, mean: Array, variance: Array, read: Callable[[Any], An
     if _needs_positive(group):
         return _log_normal(function, group, mean, variance)
 
-    m, v, slope = quadrature.moments_and_slope(function, mean, variance, kinks=kinks)
-    remark = "" if known else "has a kink at a place not known while tracing"
+    m, v, slope = quadrature.moments_and_slope(
+        function, mean, variance, kinks=tuple(sorted(search.kinks))
+    )
+    remark = "" if search.all_known else "has a kink at a place not known while tracing"
     return Result(m, v, lambda: slope, "quadrature", remark)
 
 
@@ -103,9 +136,9 @@ def _needs_positive(group: Group) -> bool:
     direct = {group.root}
     for node in group.nodes:
         uncertain = [a in direct for a in node.inputs]
-        if any(uncertain) and elementwise.needs_positive(node.eqn, uncertain):
+        if any(uncertain) and primitives.needs_positive(node.eqn, uncertain):
             return True
-        if any(uncertain) and (node.name == "max" or elementwise.is_affine(node.eqn, uncertain)):
+        if any(uncertain) and (node.name == "max" or primitives.is_affine(node.eqn, uncertain)):
             direct.add(node.outputs[0])
     return False
 
@@ -131,13 +164,17 @@ def _log_normal(function: Callable, group: Group, mean: Array, variance: Array) 
 
 
 def _closed_form(
-    group: Group, mean: Array, variance: Array, read: Callable[[Any], Any]
+    group: Group,
+    mean: Array,
+    variance: Array,
+    read: Callable[[Atom], Any],
+    closed_sigmoids: bool,
 ) -> Result | None:
     if len(group.nodes) != 1:
         return None
     node = group.nodes[0]
     name = node.name
-    if name in _LOGISTIC and mean.dtype == jnp.float32 and not _written_down.get():
+    if name in _LOGISTIC and mean.dtype == jnp.float32 and closed_sigmoids:
         m, v, slope = _LOGISTIC[name](mean, variance)
         return Result(m, v, lambda: slope, "exact", "mixture of Normal distribution functions")
     if name == "exp":
@@ -164,23 +201,7 @@ def _closed_form(
     return None
 
 
-_written_down: ContextVar[bool] = ContextVar("_written_down", default=False)
-
-
-@contextmanager
-def to_be_written_down() -> Iterator[None]:
-    """Make moments of few plain operations, for a graph in another language.
-
-    The closed moments of σ and tanh are shaped for XLA: loops over long vectors of all rows.
-    """
-    token = _written_down.set(True)
-    try:
-        yield
-    finally:
-        _written_down.reset(token)
-
-
-_LOGISTIC = {"logistic": logistic.logistic, "tanh": logistic.tanh}
+_LOGISTIC = {"logistic": logistic.logistic_moments, "tanh": logistic.tanh_moments}
 _RECTIFIER = piecewise.Pieces((0.0,), ((0.0, 0.0), (1.0, 0.0)))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from secateur.distributions import Normal
@@ -69,6 +70,14 @@ def as_uncertain(value: Uncertain | Array) -> Uncertain:
         return value
     value = jnp.asarray(value)
     return Uncertain(value, jnp.zeros_like(value))
+
+
+def entangle(value: Uncertain) -> Uncertain:
+    """The same value, with nothing known of it but its moments."""
+    every = frozenset(range(np.ndim(value.mean)))
+    return replace(
+        value, loads=NO_LOADS, entangled=every, steady=False, sums_to_one=None, neighbours=None
+    )
 
 
 def spread_to(value: Uncertain, shape: tuple[int, ...]) -> Uncertain:

@@ -1,15 +1,12 @@
 """Bayesian model reduction run to its end, and growing back."""
 
-from secateur.pruning.exact import ExactlyPruned, prune_exactly
-from secateur.pruning.prune import Pruned, prune, prune_many
-from secateur.pruning.rounds import Round
-from secateur.pruning.sweep import Curve, Sweep, sweep
+from secateur.pruning.algorithm import prune, prune_many
+from secateur.pruning.curves import Curve, Sweep, sweep
+from secateur.pruning.exact import ExactPruning, prune_exactly
 
 __all__ = [
     "Curve",
-    "ExactlyPruned",
-    "Pruned",
-    "Round",
+    "ExactPruning",
     "Sweep",
     "prune",
     "prune_exactly",

@@ -9,10 +9,10 @@ import numpy as np
 from secateur.distributions import MultivariateNormal
 from secateur.reduction import condition_on_zero, prune_scores
 
-__all__ = ["ExactlyPruned", "prune_exactly"]
+__all__ = ["ExactPruning", "prune_exactly"]
 
 
-class ExactlyPruned(NamedTuple):
+class ExactPruning(NamedTuple):
     """What greedy removal left.
 
     Attributes:
@@ -28,7 +28,7 @@ class ExactlyPruned(NamedTuple):
     delta_f: float
 
 
-def prune_exactly(posterior: MultivariateNormal, prior: MultivariateNormal) -> ExactlyPruned:
+def prune_exactly(posterior: MultivariateNormal, prior: MultivariateNormal) -> ExactPruning:
     """Remove weights one by one, always the one that lowers the free energy most.
 
     With a joint Normal posterior, the reduced posterior is its conditional and delta_f is the exact
@@ -40,7 +40,7 @@ def prune_exactly(posterior: MultivariateNormal, prior: MultivariateNormal) -> E
         prior: likewise.
 
     Returns:
-        An `ExactlyPruned`.
+        An `ExactPruning`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -61,4 +61,4 @@ def prune_exactly(posterior: MultivariateNormal, prior: MultivariateNormal) -> E
         removed.append(lowest)
         kept[lowest] = False
         posterior, prior = (condition_on_zero(d, [lowest]) for d in (posterior, prior))
-    return ExactlyPruned(posterior, kept, tuple(removed), total)
+    return ExactPruning(posterior, kept, tuple(removed), total)

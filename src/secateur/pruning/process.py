@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -13,24 +13,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from secateur.fitting import program
-from secateur.fitting.devices import is_here
-from secateur.fitting.levelling import WORTH_MENTIONING
-from secateur.fitting.program import Evaluation, Record, State
-from secateur.fitting.trainer import NotFinite, Trainer
 from secateur.progress import Progress
-from secateur.pruning.rounds import Round
-from secateur.pruning.scoring import Change
+from secateur.pruning.moves import Change, Move, count_live
+from secateur.trained import History, Round, make_history
+from secateur.training.checkpoint import Checkpoint
+from secateur.training.evaluation import Evaluation
+from secateur.training.program import EpochRecord, TrainingState
+from secateur.training.timetable import WORTH_MENTIONING
+from secateur.training.trainer import NotFiniteError, Trainer
 
-# How many standard errors count as noise.
+# Number of standard errors that count as noise.
 _NOISE = 2.0
-
-# A proposer takes a state and, by run, the share of its candidates to change.
-Proposer = Callable[[State, np.ndarray], Change]
 
 
 class Judgement(NamedTuple):
-    """By run: what a state is worth."""
+    """What a state is worth, by run."""
 
     free_energies: np.ndarray  # nats; inf where it is not finite
     errors: np.ndarray
@@ -38,80 +35,93 @@ class Judgement(NamedTuple):
 
 
 class Process:
-    """Alternates moves and training, for one run or several side by side.
+    """Alternates moves and training, for all runs of a trainer side by side.
 
     Attributes:
-        current: the state after the last move that was kept.
-        best: the state of least free energy so far, by run.
-        rounds: by run, all rounds in order.
+        current: State after the last move that was kept.
+        best: State of least free energy so far, by run.
+        rounds: All rounds in order, by run.
 
     Args:
-        trainer: for the data.
-        state: to begin with; it is not changed.
-        key: decides the order of rows and the noise of every training.
-        epochs: at most so many for each training, or None for the recipe's own.
-        progress: told of every training.
-        notebook: where to save what has happened, or None.
-        extra: what a state's free energies lack, by run (see `secateur.update`).
+        trainer: Trainer with the data.
+        state: State to begin with, which is not changed.
+        key: Random key that decides the order of rows and the noise of every training.
+        epochs: Maximum number of epochs of each training. None is the recipe's.
+        progress: Informed of every training.
+        checkpoint_path: File to save the progress in, or None.
+        fingerprint: Of everything that decides how the process goes.
+        extra: Function from a state to what its free energies lack, by run (see
+            `secateur.update`).
     """
 
     def __init__(
         self,
         trainer: Trainer,
-        state: State,
+        state: TrainingState,
         *,
         key: Array,
         epochs: int | None,
         progress: Progress,
-        notebook: Any = None,
-        extra: Callable[[State], Any] | None = None,
+        checkpoint_path: Any = None,
+        fingerprint: str = "",
+        extra: Callable[[TrainingState], Any] | None = None,
     ) -> None:
-        self.trainer, self.many = trainer, trainer.settings.many
-        self.runs = len(trainer.run_jacobians)
+        self.trainer, self.runs = trainer, trainer.runs
         self._settles = trainer.recipe.cooling > 0
         self._key, self._epochs, self._progress = key, epochs, progress
-        self._notebook, self._extra = notebook, extra
-        self.current = self.best = self.snapshot = trainer.gathered(state)
+        self._path, self._fingerprint, self._extra = checkpoint_path, fingerprint, extra
+        self._checkpoint = None
+        if checkpoint_path is not None:
+            self._checkpoint = Checkpoint(checkpoint_path, fingerprint, work="pruning")
+        self.current = self.best = self.snapshot = trainer.gather(state)
         self.rounds: list[list[Round]] = [[] for _ in range(self.runs)]
         self.number = 0
         self.going = np.ones(self.runs, bool)  # runs that phases to come are for
         # Phases and attempts that are over; those that have been asked for, which after an
-        # interruption are fewer; and where the rounds of the attempt under way begin, by run.
+        # interruption are fewer; and where the rounds of the current attempt begin, by run.
         self.phases, self.attempts = 0, 0
         self._phases_asked, self._attempts_asked = 0, 0
         self.starts = [0] * self.runs
         self._begin_phase()
-        self.first_judged = self._judge(self.current)
-        self.judged = self.best_judged = self.first_judged
-        if notebook is not None and notebook.read(self):
-            self.judged, self.best_judged = self._judge(self.current), self._judge(self.best)
+        self.first_judgement = self.judgement = self._judge(self.current)
+        self.best_judgement = self.judgement
+        if self._checkpoint is not None and self._restore(self._checkpoint):
+            self.judgement, self.best_judgement = self._judge(self.current), self._judge(self.best)
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether there are runs for another attempt, and nobody has asked to stop."""
+        return bool(self.going.any()) and not self._progress.stopped
 
     def _begin_phase(self) -> None:
         # By run: the share of candidates to change, and whether the phase goes on.
         self.share, self.active = np.ones(self.runs), self.going.copy()
 
-    def repeat(self, move: str, propose: Proposer, *, keep: bool = False) -> None:
+    # --- phases ---------------------------------------------------------------------------------
+
+    def repeat(self, name: str, move: Move, *, keep: bool = False) -> None:
         """Repeat a move until there is nothing left to change.
 
         A round that ends higher than it began, by more than noise, is undone; the next one changes
-        the better half of the candidates only, and so on. Not so with a rate that never falls (the
-        paper's recipe): where such a training ends is chance, and every round goes on from there.
+        only the better half of the candidates, and so on. Not so with a learning rate that never
+        falls (the paper's recipe): where such a training ends is chance, and every round goes on
+        from there.
 
         Args:
-            move: what it is called.
-            propose: what to change.
-            keep: do it once, and keep it whatever the free energy says.
+            name: What the move is called.
+            move: What to change.
+            keep: Whether to do it once, and keep it whatever the free energy says.
         """
         self._phases_asked += 1
         if self._phases_asked <= self.phases:  # over before the process was interrupted
             return
         while not self._progress.stopped:
-            change = propose(self.current, self.share)
-            changed = np.atleast_1d(np.asarray(change.changed))
+            change = move(self.current, self.share)
+            changed = np.asarray(change.changed)
             self.active &= changed > 0
             if not self.active.any():
                 break
-            kept = self._round(move, change, changed, keep)
+            kept = self._run_round(name, change, changed, keep)
             self.share = np.where(kept, np.minimum(1.0, 2 * self.share), self.share / 2)
             self.active &= kept | (changed > 1)
             if keep:
@@ -123,135 +133,31 @@ class Process:
         self._begin_phase()
         self._save()
 
-    def _round(self, move: str, change: Change, changed: np.ndarray, keep: bool) -> np.ndarray:
-        begun = time.monotonic()
-        before, self.number = self.judged, self.number + 1
-        weights = self.live_weights(self.current)
-        start = self._choose(self.active, change.state, self.current)
-        at_once = self._judge(start)
-        title = f"round {self.number}, {move}: {_span(changed[self.active])} of "
-        title += _span(weights[self.active])
-        trained, records = self._train(start, title, anew=move.startswith("grow"))
-        after = self._judge(trained) if records is not None else at_once
-        is_better = after.free_energies <= at_once.free_energies
-        lower_end = self._choose(is_better, trained, start)
-        lower_ended = _chosen(is_better, after, at_once)
-        end, ended = lower_end, lower_ended
-        if not self._settles:
-            end, ended = trained, after
-        noise = _NOISE * np.sqrt(before.errors**2 + ended.errors**2)
-        gain = before.free_energies - ended.free_energies
-        may_rise = np.isfinite(ended.free_energies) & (keep or not self._settles)
-        kept = self.active & (may_rise | (gain >= -noise))
-        seconds = time.monotonic() - begun
-        estimated = np.atleast_1d(np.asarray(change.estimated))
-        for run in map(int, np.flatnonzero(self.active)):
-            parts = ended.evaluations[run].free_energy
-            trained_to = after.free_energies[run] - before.free_energies[run]
-            self.rounds[run].append(
-                Round(
-                    move=move,
-                    before=int(weights[run]),
-                    changed=int(changed[run]),
-                    estimated=float(estimated[run]),
-                    at_once=float(at_once.free_energies[run] - before.free_energies[run]),
-                    trained=float(trained_to) if records is not None else float("nan"),
-                    free_energy=float(ended.free_energies[run]),
-                    complexity=float(parts.complexity),
-                    accuracy=float(parts.accuracy),
-                    standard_error=float(ended.errors[run]),
-                    kept=bool(kept[run]),
-                    seconds=seconds,
-                    history=None if records is None else self.trainer.history(records, run),
-                )
-            )
-        self.current = self._choose(kept, end, self.current)
-        self.judged = _chosen(kept, ended, before)
-        # (Of two models of the same free energy, the one with fewer weights.)
-        lower = kept & (lower_ended.free_energies <= self.best_judged.free_energies)
-        self.best = self._choose(lower, lower_end, self.best)
-        self.best_judged = _chosen(lower, lower_ended, self.best_judged)
-        return kept
+    def attempt(self, run_phases: Callable[[], None]) -> None:
+        """Run some phases, and undo them all where they do not lower the free energy by a nat.
 
-    def _train(self, start: State, title: str, *, anew: bool) -> tuple[State, Record | None]:
-        if not self.live_weights(start).any():
-            return start, None
-        trainer = self.trainer
-        keys = jax.random.fold_in(self._key, self.number)
-        fresh = program.restarted(trainer.settings, start)
-        if self.many:
-            keys = jax.random.split(keys, self.runs)
-        state = trainer.placed(fresh._replace(key=keys))
-        timetable = trainer.timetable() if anew else trainer.retraining(self._epochs)
-        self._progress.retitle(title)
-        saver, records = None, None
-        if self._notebook is not None:
-            saver = self._notebook.saver(self.number)
-            found = saver.read(state)
-            if found is not None:
-                state, timetable, records = found
-                state = trainer.placed(state)
-        try:
-            state, records = trainer.train(
-                state, timetable, progress=self._progress, saver=saver, records=records
-            )
-        except NotFinite as trouble:
-            warnings.warn(f"round {self.number}: {trouble}; it is judged as it was before that.",
-                          stacklevel=2)  # fmt: skip
-            state, records = trouble.state, trouble.records
-            if not len(records.accuracy):
-                return start, None
-        return trainer.gathered(state)._replace(key=start.key), records
-
-    def _judge(self, state: State) -> Judgement:
-        found = self.trainer.evaluate(state, None)
-        values = np.array([float(e.free_energy.total) for e in found])
-        if self._extra is not None:
-            values = values + np.atleast_1d(np.asarray(self._extra(state)))
-        values = np.where(np.isfinite(values), values, np.inf)
-        return Judgement(values, np.array([float(e.standard_error) for e in found]), found)
-
-    def _choose(self, yes: np.ndarray, new: State, old: State) -> State:
-        """Take the new state for some runs and the old one for the others."""
-        if yes.all():
-            return new
-        if not yes.any():
-            return old
-        return _mixed(jnp.asarray(yes), new, old)
-
-    def live_weights(self, state: State) -> np.ndarray:
-        """Return the number of live weights, by run."""
-        sums = [
-            np.atleast_1d(np.sum(np.asarray(a), axis=-1) if is_here(a) else jnp.sum(a, axis=-1))
-            for a in state.alive
-        ]
-        return np.asarray(np.sum(sums, axis=0))
-
-    def attempt(self, phases: Callable[[], None]) -> None:
-        """Run some phases, and undo them all where they have not lowered the free energy by a nat.
-
-        Runs for which they have not are left alone from then on.
+        Runs for which they do not are left alone from then on.
         """
         self._attempts_asked += 1
         if self._attempts_asked <= self.attempts:  # over before the process was interrupted
-            phases()
+            run_phases()
             return
         if self._phases_asked == self.phases:  # it begins here
             self.snapshot = self.current
             self.starts = [len(rounds) for rounds in self.rounds]
-            judged = self.judged
+            before = self.judgement
         else:
-            judged = self._judge(self.snapshot)
-        before = self.snapshot
-        phases()
-        noise = _NOISE * np.sqrt(judged.errors**2 + self.judged.errors**2)
-        gain = judged.free_energies - self.judged.free_energies
+            before = self._judge(self.snapshot)
+        snapshot = self.snapshot
+        run_phases()
+        noise = _NOISE * np.sqrt(before.errors**2 + self.judgement.errors**2)
+        gain = before.free_energies - self.judgement.free_energies
         lower = self.going & (gain > np.maximum(noise, WORTH_MENTIONING))
         for run in np.flatnonzero(self.going & ~lower):
-            told, start = self.rounds[run], self.starts[run]
-            told[start:] = [replace(r, kept=False) for r in told[start:]]
-        self.current = self._choose(lower, self.current, before)
-        self.judged = _chosen(lower, self.judged, judged)
+            rounds, start = self.rounds[run], self.starts[run]
+            rounds[start:] = [replace(r, kept=False) for r in rounds[start:]]
+        self.current = _choose_states(lower, self.current, snapshot)
+        self.judgement = _choose_judgements(lower, self.judgement, before)
         if self._progress.stopped:
             return
         self.going &= lower
@@ -259,22 +165,184 @@ class Process:
         self._begin_phase()
         self._save()
 
+    # --- rounds ---------------------------------------------------------------------------------
+
+    def _run_round(
+        self, name: str, change: Change, changed: np.ndarray, keep: bool
+    ) -> np.ndarray:
+        """Train after a move, judge the result, and return by run whether it is kept."""
+        start_time = time.monotonic()
+        before, self.number = self.judgement, self.number + 1
+        weights = count_live(self.current)
+        start = _choose_states(self.active, change.state, self.current)
+        at_once = self._judge(start)
+        title = f"round {self.number}, {name}: {_format_range(changed[self.active])} of "
+        title += _format_range(weights[self.active])
+        trained, records = self._train(start, title, from_scratch=name.startswith("grow"))
+        after = self._judge(trained) if records is not None else at_once
+        is_better = after.free_energies <= at_once.free_energies
+        lower_end = _choose_states(is_better, trained, start)
+        lower_judgement = _choose_judgements(is_better, after, at_once)
+        end, end_judgement = lower_end, lower_judgement
+        if not self._settles:
+            end, end_judgement = trained, after
+        noise = _NOISE * np.sqrt(before.errors**2 + end_judgement.errors**2)
+        gain = before.free_energies - end_judgement.free_energies
+        may_rise = np.isfinite(end_judgement.free_energies) & (keep or not self._settles)
+        kept = self.active & (may_rise | (gain >= -noise))
+        seconds = time.monotonic() - start_time
+        estimated = np.asarray(change.estimated)
+        for run in map(int, np.flatnonzero(self.active)):
+            parts = end_judgement.evaluations[run].free_energy
+            trained_change = after.free_energies[run] - before.free_energies[run]
+            self.rounds[run].append(
+                Round(
+                    move=name,
+                    before=int(weights[run]),
+                    changed=int(changed[run]),
+                    estimated=float(estimated[run]),
+                    at_once=float(at_once.free_energies[run] - before.free_energies[run]),
+                    trained=float(trained_change) if records is not None else float("nan"),
+                    free_energy=float(end_judgement.free_energies[run]),
+                    complexity=float(parts.complexity),
+                    accuracy=float(parts.accuracy),
+                    standard_error=float(end_judgement.errors[run]),
+                    kept=bool(kept[run]),
+                    seconds=seconds,
+                    history=None if records is None else make_history(self.trainer, records, run),
+                )
+            )
+        self.current = _choose_states(kept, end, self.current)
+        self.judgement = _choose_judgements(kept, end_judgement, before)
+        # (Of two models of the same free energy, the one with fewer weights.)
+        lower = kept & (lower_judgement.free_energies <= self.best_judgement.free_energies)
+        self.best = _choose_states(lower, lower_end, self.best)
+        self.best_judgement = _choose_judgements(lower, lower_judgement, self.best_judgement)
+        return kept
+
+    def _train(
+        self, start: TrainingState, title: str, *, from_scratch: bool
+    ) -> tuple[TrainingState, EpochRecord | None]:
+        """Train all runs again; without records if there is nothing to train."""
+        if not count_live(start).any():
+            return start, None
+        trainer = self.trainer
+        key = jax.random.fold_in(self._key, self.number)
+        keys = key[None] if self.runs == 1 else jax.random.split(key, self.runs)
+        timetable = trainer.plan_training() if from_scratch else trainer.plan_retraining(self._epochs)
+        self._progress.retitle(title)
+        checkpoint = None
+        if self._path is not None:
+            # One that is left over from another round is ignored.
+            fingerprint = f"{self._fingerprint}, round {self.number}"
+            checkpoint = Checkpoint(f"{self._path}.round", fingerprint, ignore_foreign=True)
+        try:
+            state, records, _ = trainer.train(
+                trainer.restart(start._replace(key=keys)),
+                timetable,
+                progress=self._progress,
+                checkpoint=checkpoint,
+            )
+        except NotFiniteError as error:
+            warnings.warn(
+                f"round {self.number}: {error}; the round is judged by its state before that.",
+                stacklevel=2,
+            )
+            state, records = error.state, error.records
+            if not len(records.accuracy):
+                return start, None
+        return trainer.gather(state._replace(memory=None))._replace(key=start.key), records
+
+    def _judge(self, state: TrainingState) -> Judgement:
+        evaluations = self.trainer.evaluate(state)
+        values = np.array([float(e.free_energy.total) for e in evaluations])
+        if self._extra is not None:
+            values = values + np.asarray(self._extra(state))
+        values = np.where(np.isfinite(values), values, np.inf)
+        errors = np.array([float(e.standard_error) for e in evaluations])
+        return Judgement(values, errors, evaluations)
+
+    # --- checkpoint -----------------------------------------------------------------------------
+
     def _save(self) -> None:
-        if self._notebook is not None:
-            self._notebook.write(self)
+        if self._checkpoint is None:
+            return
+        histories = [[r.history for r in rounds if r.history is not None] for rounds in self.rounds]
+        joined = [History.join([History(), *run]) for run in histories]
+        tree = {
+            "states": [self.current, self.best, self.snapshot],
+            "histories": [np.stack([h.complexity, h.accuracy]) for h in joined],
+            "share": self.share,
+            "active": self.active,
+            "going": self.going,
+        }
+        facts = {
+            "number": self.number,
+            "phases": self.phases,
+            "attempts": self.attempts,
+            "starts": self.starts,
+            "rounds": [[_encode_round(r) for r in rounds] for rounds in self.rounds],
+        }
+        self._checkpoint.write(tree, facts)
+
+    def _restore(self, checkpoint: Checkpoint) -> bool:
+        """Continue from the checkpoint; False if there is none."""
+        like = {
+            "states": [self.current] * 3,
+            "histories": [0] * self.runs,
+            "share": 0,
+            "active": 0,
+            "going": 0,
+        }
+        saved = checkpoint.read(like)
+        if saved is None:
+            return False
+        tree, facts = saved
+        self.current, self.best, self.snapshot = map(self.trainer.place, tree["states"])
+        self.share, self.active, self.going = (tree[n] for n in ("share", "active", "going"))
+        self.number, self.phases = facts["number"], facts["phases"]
+        self.attempts, self.starts = facts["attempts"], facts["starts"]
+        for run, rounds in enumerate(facts["rounds"]):
+            self.rounds[run] = _decode_rounds(rounds, tree["histories"][run])
+        return True
+
+
+def _encode_round(r: Round) -> dict[str, Any]:
+    length = None if r.history is None else len(r.history)
+    return asdict(replace(r, history=None)) | {"history": length}
+
+
+def _decode_rounds(rounds: list[dict[str, Any]], histories: np.ndarray) -> list[Round]:
+    decoded, start = [], 0
+    for facts in rounds:
+        history, length = None, facts["history"]
+        if length is not None:
+            history = History(*histories[:, start : start + length])
+            start += length
+        decoded.append(Round(**facts | {"history": history}))
+    return decoded
+
+
+def _choose_states(yes: np.ndarray, new: TrainingState, old: TrainingState) -> TrainingState:
+    """Take the new state for some runs and the old one for the others."""
+    if yes.all():
+        return new
+    if not yes.any():
+        return old
+    return _mix_states(jnp.asarray(yes), new, old)
 
 
 @jax.jit
-def _mixed(yes: Array, new: State, old: State) -> State:
+def _mix_states(yes: Array, new: TrainingState, old: TrainingState) -> TrainingState:
     def choose(a: Array, b: Array) -> Array:
         return jnp.where(yes.reshape((-1,) + (1,) * (a.ndim - 1)), a, b)
 
-    # Keys are all alike, and no numbers.
+    # Keys are all alike, and not numbers.
     arrays = [dict(state._asdict(), key=None) for state in (new, old)]
-    return State(**jax.tree.map(choose, *arrays) | {"key": old.key})
+    return TrainingState(**jax.tree.map(choose, *arrays) | {"key": old.key})
 
 
-def _chosen(yes: np.ndarray, new: Judgement, old: Judgement) -> Judgement:
+def _choose_judgements(yes: np.ndarray, new: Judgement, old: Judgement) -> Judgement:
     return Judgement(
         np.where(yes, new.free_energies, old.free_energies),
         np.where(yes, new.errors, old.errors),
@@ -282,6 +350,6 @@ def _chosen(yes: np.ndarray, new: Judgement, old: Judgement) -> Judgement:
     )
 
 
-def _span(numbers: np.ndarray) -> str:
+def _format_range(numbers: np.ndarray) -> str:
     low, high = numbers.min(), numbers.max()
     return str(low) if low == high else f"{low}–{high}"

@@ -1,7 +1,7 @@
 """Every element of every axis has a label; elements that must live or die together share one.
 
 Labels are numbers with a union-find over them. Two are special: an element of an axis that counts
-data (rows, positions, time) can belong to no unit, and an element that was made by copying or is
+data (rows, positions, time) cannot belong to a unit, and an element that was made by copying or is
 constant belongs to whatever it meets.
 """
 
@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 ANY = -1  # constant or copied: goes with whatever it meets
-DATA = -2  # rows, positions, time steps: no unit
+DATA = -2  # rows, positions, time steps: not units
 
 Labels = np.ndarray  # of integers, one for each element of an axis
 
 
 @dataclass(frozen=True, eq=False)
-class Marked:
-    """What is known of a value: the labels along each axis, and where it vanishes with them.
+class AxisLabels:
+    """The labels along each axis of a value, and where the value vanishes with them.
 
     Attributes:
         labels: one array for each axis.
@@ -38,8 +38,8 @@ class Marked:
         return tuple(len(axis) for axis in self.labels)
 
 
-class Book:
-    """The union-find, and which classes can be no unit."""
+class Partition:
+    """The classes of labels (a union-find), and which of them cannot be a unit."""
 
     def __init__(self) -> None:
         self._parent: list[int] = []
@@ -47,7 +47,7 @@ class Book:
         self.inputs: set[int] = set()
 
     def fresh(self, size: int) -> Labels:
-        """Return new labels; an axis of length one has no units to tell apart."""
+        """Return new labels; an axis of length one distinguishes no units."""
         if size == 1:
             return np.full(1, ANY)
         first = len(self._parent)
@@ -82,12 +82,12 @@ class Book:
         return result
 
     def freeze(self, labels: Labels) -> Labels:
-        """These elements can be no units; return labels that say so."""
+        """Note that these elements cannot be units; return labels that say so."""
         self._frozen.update(int(a) for a in labels if a >= 0)
         return np.full(len(labels), DATA)
 
     def frozen_roots(self) -> set[int]:
-        """Return the classes that can be no units."""
+        """Return the classes that cannot be units."""
         return {self.root(a) for a in self._frozen}
 
     def is_free(self, labels: Labels) -> bool:
@@ -96,7 +96,7 @@ class Book:
         return all(a < 0 or self.root(a) in frozen for a in labels.tolist())
 
 
-def unmarked(shape: tuple[int, ...], value: Any = None) -> Marked:
-    """A constant; it vanishes with anything if it is 0 already."""
+def constant_labels(shape: tuple[int, ...], value: Any = None) -> AxisLabels:
+    """The labels of a constant; it vanishes with anything if it is 0 already."""
     zero = value is not None and np.size(value) > 0 and not np.any(np.asarray(value))
-    return Marked(tuple(np.full(n, ANY) for n in shape), (zero,) * len(shape), zero)
+    return AxisLabels(tuple(np.full(n, ANY) for n in shape), (zero,) * len(shape), zero)

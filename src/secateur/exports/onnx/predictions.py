@@ -21,8 +21,8 @@ from secateur.likelihoods import (
     PoissonLikelihood,
 )
 from secateur.likelihoods.gumbel import expected_softmax
-from secateur.propagation import draws, propagate
-from secateur.propagation.univariate import to_be_written_down
+from secateur.propagation import draws
+from secateur.propagation.transform import make_forward
 from secateur.quadrature import expectation
 
 __all__ = ["Answer", "answer", "can_have_moments", "input_dtype"]
@@ -85,8 +85,8 @@ def answer(trained: Any, *, moments: bool, deviation: bool) -> Answer:
         if standardise is not None:
             x = _standardised(standardise, x)
         if moments:
-            with to_be_written_down():
-                value = propagate(f, trained.model.inference)(None, beliefs, x)
+            forward = make_forward(f, trained.model.inference, closed_sigmoids=False)
+            value = forward(None, beliefs, x)
             if not isinstance(value, Normal):
                 value = Normal(value, jnp.zeros_like(value))
         else:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from secateur import quadrature
+from secateur.equations import primitives
 from secateur.propagation import axes, neighbours
 from secateur.propagation.loads import NO_LOADS, combined, covariance
 from secateur.propagation.rules.maxima import larger
@@ -22,16 +23,18 @@ def _pair(call: Call, x: Any, y: Any) -> tuple[Uncertain, Uncertain]:
     return spread_to(as_uncertain(x), shape), spread_to(as_uncertain(y), shape)
 
 
-def _tell(call: Call, x: Uncertain, y: Uncertain, shared: Array | None, otherwise: str) -> None:
+def _note_exactness(
+    call: Call, x: Uncertain, y: Uncertain, shared: Array | None, otherwise: str
+) -> None:
     if shared is not None:
-        call.say("first-order", "covariance of its operands kept to first order")
+        call.note("first-order", "covariance of its operands kept to first order")
     elif x.ancestors & y.ancestors:
-        call.say("independent", "its operands depend on the same weights")
+        call.note("independent", "its operands depend on the same weights")
     else:
-        call.say(otherwise)
+        call.note(otherwise)
 
 
-@declare("sum of two", "add", "sub", "add_any", linear=True)
+@declare("sum of two", *primitives.SUMS, linear=True)
 def add(call: Call, x: Any, y: Any) -> Uncertain:
     """x ± y:   Var = Var[x] + Var[y] ± 2 Cov(x, y)."""
     x, y = _pair(call, x, y)
@@ -40,7 +43,7 @@ def add(call: Call, x: Any, y: Any) -> Uncertain:
     shared = covariance(x.loads, y.loads)
     if shared is not None:
         variance = jnp.maximum(variance + 2.0 * sign * shared, 0.0)
-    _tell(call, x, y, shared, "exact")
+    _note_exactness(call, x, y, shared, "exact")
     return replace(
         axes.merge_static([x, y]),
         mean=x.mean + sign * y.mean,
@@ -72,7 +75,7 @@ def multiply(x: Uncertain, y: Uncertain, shared: Array | None) -> Uncertain:
 def mul(call: Call, x: Any, y: Any) -> Uncertain:
     x, y = _pair(call, x, y)
     shared = covariance(x.loads, y.loads)
-    _tell(call, x, y, shared, "exact")
+    _note_exactness(call, x, y, shared, "exact")
     return multiply(x, y, shared)
 
 
@@ -81,7 +84,7 @@ def div(call: Call, x: Any, y: Any) -> Uncertain:
     """x/y as x·(1/y) with y log-normal; x/Σx, the last step of a softmax, as a whole."""
     axis = call.walk.normalised_axis(call.node)
     if axis is not None:
-        call.say("moment-matched", "normalisation (softmax) as a whole")
+        call.note("moment-matched", "normalisation (softmax) as a whole")
         return normalise(call.walk.logarithm_of(call.node.inputs[0]), axis)
     x, y = _pair(call, x, y)
     shared = covariance(x.loads, y.loads)
@@ -94,7 +97,7 @@ def div(call: Call, x: Any, y: Any) -> Uncertain:
         ratio * (1.0 + ratio) ** 2 / (size * size),
         lambda: -1.0 / (size * size),
     )
-    _tell(call, x, y, shared, "moment-matched")
+    _note_exactness(call, x, y, shared, "moment-matched")
     if shared is not None:
         shared = -shared / (size * size)
     return multiply(x, inverse, shared)
@@ -134,7 +137,7 @@ def maximum(call: Call, x: Any, y: Any) -> Uncertain:
     shared = covariance(x.loads, y.loads)
     sign = -1.0 if call.name == "min" else 1.0
     mean, variance, weight = larger(sign * x.mean, x.variance, sign * y.mean, y.variance, shared)
-    _tell(call, x, y, shared, "exact")
+    _note_exactness(call, x, y, shared, "exact")
     return replace(
         axes.merge_static([x, y]),
         mean=sign * mean,

@@ -82,7 +82,7 @@ _REMARK = "maximum as a tournament of pairs"
 def reduce_maximum(call: Call, x: Uncertain) -> Uncertain | Array:
     if call.walk.is_softmax_shift(call.node):
         # Any certain shift gives the same function; the one at the mean serves the numerics.
-        call.say("exact", "shift of a softmax, taken at the mean")
+        call.note("exact", "shift of a softmax, taken at the mean")
         return call.bind(x.mean)
     sign = -1.0 if call.name == "reduce_min" else 1.0
     reduced = tuple(call.params["axes"])
@@ -99,7 +99,7 @@ def reduce_maximum(call: Call, x: Uncertain) -> Uncertain | Array:
         mean = jnp.concatenate([m, mean[2 * half :]])
         variance = jnp.concatenate([v, variance[2 * half :]])
     entangled = frozenset(i for i, a in enumerate(kept) if a in x.entangled)
-    _tell(call, x, set(reduced))
+    _note_exactness(call, x, set(reduced))
     return replace(x, mean=sign * mean[0], variance=variance[0], loads=NO_LOADS,
                    entangled=entangled, sums_to_one=None, neighbours=None)  # fmt: skip
 
@@ -116,18 +116,18 @@ def window_maximum(call: Call, x: Uncertain) -> Uncertain:
     pooled = {a for a, n in enumerate(windows.window) if n > 1}
     if small and not x.entangled & pooled:
         m, v = pooling.moments_of_maximum(means, variances)
-        call.say("quadrature", "maximum of independent values")
+        call.note("quadrature", "maximum of independent values")
     elif small and x.neighbours is not None:
         m, v = tournament(means, variances, windows.covariances(x))
-        call.say("first-order", f"{_REMARK} with their covariance")
+        call.note("first-order", f"{_REMARK} with their covariance")
     else:
         m, v = tournament(means, variances, {})
-        _tell(call, x, pooled)
+        _note_exactness(call, x, pooled)
     return replace(x, mean=sign * m, variance=v, loads=NO_LOADS, sums_to_one=None, neighbours=None)
 
 
-def _tell(call: Call, x: Uncertain, reduced: set[int]) -> None:
+def _note_exactness(call: Call, x: Uncertain, reduced: set[int]) -> None:
     if x.entangled & reduced:
-        call.say("independent", f"{_REMARK}; its elements are correlated")
+        call.note("independent", f"{_REMARK}; its elements are correlated")
     else:
-        call.say("moment-matched", _REMARK)
+        call.note("moment-matched", _REMARK)

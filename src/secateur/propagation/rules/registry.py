@@ -8,9 +8,8 @@ from typing import Any
 
 import jax
 
-from secateur import compat
 from secateur.distributions import Normal
-from secateur.propagation.program import Node
+from secateur.equations import Node, compat
 from secateur.propagation.values import Uncertain, to_normal
 
 EXACTNESS = ("exact", "moment-matched", "quadrature", "first-order", "independent")
@@ -38,8 +37,8 @@ class Call:
         results = compat.bind(self.node.eqn, *operands)
         return results if self.node.eqn.primitive.multiple_results else results[0]
 
-    def say(self, exactness: str, remark: str = "") -> None:
-        """Tell the coverage table how exact this evaluation is."""
+    def note(self, exactness: str, remark: str = "") -> None:
+        """Note for the coverage table how exact this evaluation is."""
         self.exactness, self.remark = exactness, remark
 
 
@@ -106,7 +105,7 @@ def register_rule(
 
     def decorate(function: Callable) -> Callable:
         def apply(call: Call, *operands: Any) -> Any:
-            call.say(exactness, f"registered rule {function.__name__}")
+            call.note(exactness, f"registered rule {function.__name__}")
             results = function(call.bind, *map(to_normal, operands), **call.params)
             return jax.tree.map(
                 _from_normal, results, is_leaf=lambda leaf: isinstance(leaf, Normal)

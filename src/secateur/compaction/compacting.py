@@ -1,0 +1,280 @@
+"""`compact`: a pruned model without its dead units."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from secateur.beliefs import complexity, mean_weights
+from secateur.compaction.analysis import Analysis, analyse
+from secateur.compaction.folding import Fold, Weights, apply_folds, find_folds, leave_out
+from secateur.compaction.removal import Removal, choose_units, describe_removal
+from secateur.compaction.smaller_function import SmallerFunction
+from secateur.compaction.verifying import ROWS, are_same, evaluate_outputs, random_inputs
+from secateur.model import BayesianModel
+from secateur.networks import Dense, Gru
+from secateur.pytrees import align_tree, flatten_beliefs, is_belief
+from secateur.structure.unit_search import is_array
+from secateur.trained import Compaction, History, Trained
+from secateur.training.layout import lay_out
+from secateur.training.scaling import Affine, Scaling
+
+__all__ = ["compact"]
+
+
+def compact(trained: Trained, *, drop_inputs: bool = False, inputs: Any = None) -> Trained:
+    """Take dead units out of a trained model, without any change of what it predicts.
+
+    A unit is dead if none of its weights has an effect: nobody reads it, or it is always 0. One
+    whose inputs are all cut is a constant, which goes into the bias of the units that read it
+    (mean and variance of w·c are added to the bias's) where there is one:
+
+        y_k = b_k + Σ_u w_uk c_u        b_k ← b_k + w_uk c_u
+
+    What that leaves is compared with the original on random inputs before it is returned: mean and
+    variance of the prediction under `"moments"` and `"independent"`, and f at the mean weights for
+    inference that samples.
+
+    Args:
+        trained: a trained model, from `prune`, `fit`, `update` or `load`.
+        drop_inputs: also take out input features that no weight reads, so that the compacted model
+            takes only those that `compaction.kept_inputs` names (along the last axis of the inputs).
+        inputs: some rows as given to `fit`, of which the shapes count; not needed for
+            `secateur.networks`.
+
+    Returns:
+        A `Trained` whose `compaction` says what was removed. Its function is a smaller `secateur.networks` specification, or your own
+        function where that takes smaller arrays as it is, or else the same equations with smaller
+        sizes. A layer of which nothing is left keeps one unit, with all weights cut. What a model
+        was updated from (`update`) is not kept.
+
+    Example:
+        >>> import secateur as sc
+        >>> network, key = sc.networks.Dense(3, hidden=(8,)), jax.random.key(0)
+        >>> x = np.random.default_rng(0).normal(size=(60, 3))
+        >>> model = sc.BayesianModel(network, network.init(key))
+        >>> fitted = sc.fit(model, (x, x[:, :1]), key=key, epochs=300, progress=False)
+        >>> pruned = sc.prune(fitted, (x, x[:, :1]), key=key, epochs=100, progress=False)
+        >>> small = compact(pruned)
+        >>> small.compaction.parameters_after < small.compaction.parameters_before
+        True
+        >>> gap = small.predict(x).mean - pruned.predict(x).mean
+        >>> bool(jnp.max(jnp.abs(gap)) < 1e-5)
+        True
+    """
+    if not isinstance(trained, Trained):
+        raise TypeError(
+            f"compact: a {type(trained).__name__} is not a trained model. Pass what fit, prune, "
+            "update or load returned."
+        )
+    model, example = trained.model, _example_inputs(trained, inputs)
+    leaves, _, treedef = flatten_beliefs(trained.beliefs)
+    means = mean_weights(trained.beliefs)
+    analysis = analyse(model.f, means, example)
+    weights = Weights.of([leaf for leaf in leaves if _has_axes(leaf)])
+    x = random_inputs(example, ROWS)
+    truth = evaluate_outputs(model.f, model.inference, trained.beliefs, x)
+
+    def beliefs_of(weights: Weights) -> Any:
+        arrays = iter(weights.beliefs())
+        return treedef.unflatten([next(arrays) if _has_axes(leaf) else leaf for leaf in leaves])
+
+    def keeps_outputs(weights: Weights) -> bool:
+        outputs = evaluate_outputs(model.f, model.inference, beliefs_of(weights), x)
+        return are_same(truth, outputs)
+
+    data = jax.tree.leaves(random_inputs(example, 2))
+    before = weights.alive()
+    weights = _fold_constants(analysis, weights, data, model.inference, keeps_outputs)
+    dead = analysis.dead(weights.alive())
+    removal = choose_units(analysis, dead, drop_inputs=drop_inputs)
+    # A unit that was read and yet can be removed is a constant: 0, or folded into a bias.
+    constant = analysis.read(before) if removal.removed.any() else np.zeros(len(dead), bool)
+    weights = weights.cut(analysis.members(dead))
+    beliefs, priors = _shrink_trees(beliefs_of(weights), trained.priors, removal)
+    f = _choose_function(model, means, beliefs, removal, x, truth)
+    records = describe_removal(analysis, removal.removed, constant)
+    return _smaller_model(trained, f, beliefs, priors, removal, records, example)
+
+
+def _has_axes(leaf: Any) -> bool:
+    return is_belief(leaf) or is_array(leaf)
+
+
+def _example_inputs(trained: Trained, inputs: Any) -> Any:
+    """Two rows of standardised inputs, in zeros where only the shape is known."""
+    dtype, f = lay_out(trained.beliefs)[0].dtype, trained.model.f
+    if inputs is not None:
+        rows = jax.tree.map(lambda a: np.asarray(a)[np.arange(2) % len(a)], inputs)
+        return jax.tree.map(jnp.asarray, trained.scaling.standardise_inputs(rows, dtype))
+    if isinstance(f, Dense):
+        return jnp.zeros((2, f.inputs), dtype)
+    if isinstance(f, Gru):
+        return jnp.zeros((2, 4, f.inputs), dtype)
+    raise ValueError(
+        "compact: the shape of the inputs is not known for a function of your own. Pass some rows: "
+        "compact(trained, inputs=x)."
+    )
+
+
+def _fold_constants(
+    analysis: Analysis, weights: Weights, data: list[Any], inference: str, keeps_outputs: Any
+) -> Weights:
+    """Fold constant units into biases, where that is exact and lets the whole unit go."""
+
+    def of_removable_units(folds: list[Fold]) -> list[Fold]:
+        """Leave out the units that something would still read."""
+        while folds:
+            dead = analysis.dead(apply_folds(weights, folds).alive())
+            still_read = np.zeros(len(dead), bool)
+            for fold in folds:
+                units = fold.units[fold.units >= 0]
+                still_read[units] = ~dead[units]
+            if not still_read.any():
+                break
+            folds = _leave_out_units(folds, still_read)
+        return folds
+
+    folds = find_folds(analysis, weights, data, inference)
+    if folds:
+        folds = of_removable_units(_leave_out_units(folds, analysis.dead(weights.alive())))
+    if folds and not keeps_outputs(apply_folds(weights, folds)):
+        exact: list[Fold] = []
+        for fold in folds:
+            if keeps_outputs(apply_folds(weights, [*exact, fold])):
+                exact.append(fold)
+        folds = of_removable_units(exact)
+    return apply_folds(weights, folds) if folds else weights
+
+
+def _leave_out_units(folds: list[Fold], units: np.ndarray) -> list[Fold]:
+    smaller = (leave_out(fold, units) for fold in folds)
+    return [fold for fold in smaller if np.any(fold.units >= 0)]
+
+
+def _shrink_trees(beliefs: Any, priors: Any, removal: Removal) -> tuple[Any, Any]:
+    leaves, _, treedef = flatten_beliefs(beliefs)
+    prior_leaves = align_tree(priors, treedef, "priors")
+    new_leaves, new_priors, number = [], [], 0
+    for leaf, prior in zip(leaves, prior_leaves, strict=True):
+        if not _has_axes(leaf):
+            new_leaves.append(leaf)
+            new_priors.append(prior)
+            continue
+        at = number
+        new_leaves.append(jax.tree.map(lambda a, at=at: removal.shrink(at, a), leaf))
+        new_priors.append(jax.tree.map(lambda a, at=at: removal.shrink(at, a), prior))
+        number += 1
+    return treedef.unflatten(new_leaves), treedef.unflatten(new_priors)
+
+
+def _choose_function(
+    model: BayesianModel, params: Any, beliefs: Any, removal: Removal, x: Any,
+    truth: list[np.ndarray],
+) -> Any:  # fmt: skip
+    """Return the first function for the smaller arrays that predicts what the original did."""
+    small_x = removal.shrink_inputs(x)
+    reasons: list[str] = []
+    for f in _candidates(model.f, params, beliefs, removal):
+        try:
+            outputs = evaluate_outputs(f, model.inference, beliefs, small_x)
+        except Exception as error:  # the user's function may not expect these sizes
+            reasons.append(f"{type(error).__name__}: {error}")
+            continue
+        if are_same(truth, outputs):
+            return f
+        reasons.append("its outputs differ")
+    raise RuntimeError(
+        "compact: the smaller function does not agree with the original on random inputs "
+        f"({'; '.join(reasons)}), so it is not returned. Please report this with the model."
+    )
+
+
+def _candidates(f: Any, params: Any, beliefs: Any, removal: Removal) -> Any:
+    if isinstance(f, Dense):
+        shapes = [jnp.shape(_mean(layer["weights"])) for layer in beliefs["layers"]]
+        hidden = tuple(columns for _, columns in shapes[:-1])
+        yield replace(f, inputs=shapes[0][0], hidden=hidden)
+    elif isinstance(f, Gru):
+        inputs, units = jnp.shape(_mean(beliefs["gates"]["candidate"]["inputs"]))
+        yield replace(f, inputs=inputs, units=units)
+    else:
+        yield f
+        if removal.removed.any():
+            yield SmallerFunction(f, params, removal.kept, removal.inputs)
+
+
+def _complexity(beliefs: Any, priors: Any) -> float:
+    leaves, _, treedef = flatten_beliefs(beliefs)
+    pairs = zip(leaves, align_tree(priors, treedef, "priors"), strict=True)
+    every = [(leaf, prior) for leaf, prior in pairs if is_belief(leaf)]
+    return float(_compiled_complexity([q for q, _ in every], [p for _, p in every]))
+
+
+_compiled_complexity = jax.jit(complexity)
+
+
+def _mean(leaf: Any) -> Any:
+    return leaf.mean if is_belief(leaf) else leaf
+
+
+def _smaller_model(
+    trained: Any, f: Any, beliefs: Any, priors: Any, removal: Removal, removed: Any, example: Any
+) -> Trained:
+    leaves, _, treedef = flatten_beliefs(beliefs)
+    model = replace(
+        trained.model,
+        f=f,
+        params=mean_weights(beliefs),
+        prior=priors,
+        where=treedef.unflatten([is_belief(leaf) for leaf in leaves]),
+    )
+    # Accuracy is what it was; weights that had no effect are not paid for any more.
+    change = _complexity(beliefs, priors) - _complexity(trained.beliefs, trained.priors)
+    parts = replace(trained.parts, complexity_weights=trained.parts.complexity_weights + change)
+    before = [leaf for leaf in flatten_beliefs(trained.beliefs)[0] if _has_axes(leaf)]
+    after = [leaf for leaf in leaves if _has_axes(leaf)]
+    return replace(
+        trained,
+        model=model,
+        beliefs=beliefs,
+        priors=priors,
+        scaling=_shrink_scaling(trained.scaling, removal),
+        free_energy=trained.free_energy + change,
+        parts=parts,
+        training=replace(trained.training, before_update=None),
+        history=History(),
+        compaction=Compaction(
+            kept_inputs=_kept_inputs(removal, example),
+            removed=removed,
+            parameters_before=sum(int(np.size(_mean(leaf))) for leaf in before),
+            parameters_after=sum(int(np.size(_mean(leaf))) for leaf in after),
+        ),
+    )
+
+
+def _kept_inputs(removal: Removal, example: Any) -> Any:
+    structure: Any
+    leaves, structure = jax.tree.flatten(example)
+    pairs = zip(leaves, removal.inputs, strict=True)
+    return structure.unflatten([np.arange(a.shape[-1]) if at is None else at[1] for a, at in pairs])
+
+
+def _shrink_scaling(scaling: Scaling, removal: Removal) -> Scaling:
+    def is_affine(node: Any) -> bool:
+        return node is None or isinstance(node, Affine)
+
+    def shrink(affine: Affine | None, at: Any) -> Affine | None:
+        if affine is None or at is None or not np.ndim(affine.shift):
+            return affine
+        return Affine(affine.shift[at[1]], affine.scale[at[1]])
+
+    structure: Any
+    leaves, structure = jax.tree.flatten(scaling.inputs, is_leaf=is_affine)
+    if len(leaves) != len(removal.inputs):  # one None for a whole pytree
+        return scaling
+    return replace(scaling, inputs=structure.unflatten(map(shrink, leaves, removal.inputs)))

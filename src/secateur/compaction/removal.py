@@ -1,0 +1,138 @@
+"""Which units are removed, what is left of each array, and the record of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from secateur.compaction.analysis import Analysis
+from secateur.compaction.smaller_function import Kept
+
+InputsLeft = tuple[int, np.ndarray, int]  # an axis of the inputs, the indices left, its old length
+
+
+@dataclass(frozen=True)
+class RemovedUnits:
+    """Units of one kind that were removed.
+
+    Attributes:
+        where: a leaf of the params and an axis of it that distinguishes these units.
+        kind: "hidden" or "input".
+        units: number of units before.
+        unread: indices, along that axis, of the removed units that nothing reads.
+        constant: indices of the removed units that did not depend on the data: they were 0, or
+            became part of the next bias.
+    """
+
+    where: str
+    kind: str
+    units: int
+    unread: tuple[int, ...]
+    constant: tuple[int, ...]
+
+    def __str__(self) -> str:
+        left = self.units - len(self.unread) - len(self.constant)
+        return (
+            f"{self.where} ({self.kind}): {self.units} → {left} units, {len(self.unread)} unread, "
+            f"{len(self.constant)} constant"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Removal:
+    """What is taken out.
+
+    Attributes:
+        removed: mask of the units.
+        kept: for every array of the params and each axis, which elements are left.
+        inputs: for every array of the inputs, what is left of its last axis; None for all.
+    """
+
+    removed: np.ndarray
+    kept: list[Kept]
+    inputs: list[InputsLeft | None]
+
+    def shrink(self, number: int, values: Any) -> Any:
+        """Return what is left of an array of the params, or of another array of its shape."""
+        kept = self.kept[number]
+        if np.shape(values) != tuple(map(len, kept)) or all(left.all() for left in kept):
+            return values
+        for axis, left in enumerate(kept):
+            values = jnp.asarray(np.compress(left, np.asarray(values), axis))
+        return values
+
+    def shrink_inputs(self, x: Any) -> Any:
+        """Return what is left of the inputs."""
+        structure: Any
+        leaves, structure = jax.tree.flatten(x)
+        pairs = zip(leaves, self.inputs, strict=True)
+        new = [a if at is None else jnp.take(a, at[1], at[0]) for a, at in pairs]
+        return structure.unflatten(new)
+
+
+def choose_units(analysis: Analysis, dead: np.ndarray, *, drop_inputs: bool) -> Removal:
+    """Choose which of the dead units are taken out.
+
+    An input feature has to be asked for, and has to be an index along the last axis of the inputs.
+    An axis that would be empty keeps one unit: layers have at least one in every library.
+    """
+    is_input = np.array([unit.kind == "input" for unit in analysis.units.units], bool)
+    features = [
+        analysis.unit_of(own.labels[-1]) if len(own.labels) > 1 else np.zeros(0, int)
+        for own in analysis.labelled.data
+    ]
+    removed = dead & ~is_input
+    if drop_inputs:
+        for units in features:
+            removed[units[units >= 0]] = dead[units[units >= 0]]
+    while True:
+        padded = np.append(removed, False)
+        kept = [tuple(~padded[units] for units in axes) for axes in analysis.axes]
+        empty = [
+            units
+            for axes, lefts in zip(analysis.axes, kept, strict=True)
+            for units, left in zip(axes, lefts, strict=True)
+            if len(left) and not left.any()
+        ]
+        if not empty:
+            break
+        removed[empty[0][0]] = False
+    inputs: list[InputsLeft | None] = []
+    for units, own in zip(features, analysis.labelled.data, strict=True):
+        left = ~padded[units]
+        whole = bool(left.all())
+        inputs.append(None if whole else (len(own.labels) - 1, np.flatnonzero(left), len(left)))
+    return Removal(removed, kept, inputs)
+
+
+def describe_removal(
+    analysis: Analysis, removed: np.ndarray, constant: np.ndarray
+) -> tuple[RemovedUnits, ...]:
+    """Return which units were removed, by kind of unit."""
+    groups: dict[Any, list[int]] = {}
+    for number, unit in enumerate(analysis.units.units):
+        key = (unit.kind, tuple((path, axis) for path, axis, _ in unit.members))
+        groups.setdefault(key, []).append(number)
+    records = []
+    for (kind, places), numbers in groups.items():
+        index = [analysis.units.units[n].members[0][2][0] for n in numbers]
+        pairs: Sequence[tuple[int, int]] = [
+            (n, i) for n, i in zip(numbers, index, strict=True) if removed[n]
+        ]
+        if pairs:
+            path, axis = places[0]
+            records.append(
+                RemovedUnits(
+                    f"{path} axis {axis}",
+                    kind,
+                    len(numbers),
+                    tuple(i for n, i in pairs if not constant[n]),
+                    tuple(i for n, i in pairs if constant[n]),
+                )
+            )
+    return tuple(records)

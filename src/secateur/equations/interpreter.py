@@ -1,0 +1,128 @@
+"""The one walk over a function's equations; its subclasses say what a value is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from secateur.equations import compat
+from secateur.equations.nodes import Atom, Constant, Node, Program, Slot
+from secateur.equations.primitives import CONTROL_FLOW
+
+# rule(interpreter, node, operands) -> the values of the results
+Rule = Callable[[Any, Node, list[Any]], list[Any]]
+
+
+class RuleTable(dict[str, Rule]):
+    """Rules by the name of their primitive.
+
+    Example:
+        >>> rules = RuleTable()
+        >>> @rules.declare("neg")
+        ... def negate(interpreter, node, operands):
+        ...     return [-operands[0]]
+        >>> sorted(rules)
+        ['neg']
+    """
+
+    def declare(self, *names: str) -> Callable[[Rule], Rule]:
+        """Declare one function, or method, as the rule of some primitives."""
+
+        def decorate(rule: Rule) -> Rule:
+            self.update(dict.fromkeys(names, rule))
+            return rule
+
+        return decorate
+
+
+class Interpreter:
+    """One pass over the equations of one program, on values of the subclass' own kind.
+
+    A subclass declares `rules`, and what happens to equations without one (`apply_default`). It
+    overrides `constant` if its values are not arrays, the methods `scan`, `while_loop`, `cond` and
+    `remat` if it looks into them, and `is_known` if equations of known operands are to be evaluated
+    as they are.
+
+    Args:
+        program: flat equations.
+    """
+
+    rules: ClassVar[RuleTable] = RuleTable()
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.values: dict[Slot, Any] = {}
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """Evaluate the program on these values of its inputs."""
+        for slot, value in zip(self.program.inputs, inputs, strict=True):
+            self.store_input(slot, value)
+        for node in self.program.nodes:
+            self.step(node)
+        return [self.value(atom) for atom in self.program.outputs]
+
+    def value(self, atom: Atom) -> Any:
+        """Return the value of an operand."""
+        return self.constant(atom.value) if isinstance(atom, Constant) else self.values[atom]
+
+    def constant(self, value: Any) -> Any:
+        """Return what a constant of the function is to this walk."""
+        return value
+
+    def store_input(self, slot: Slot, value: Any) -> None:
+        """Keep the value of an input."""
+        self.store(slot, value)
+
+    def store(self, slot: Slot, value: Any) -> None:
+        """Keep the value of a result."""
+        self.values[slot] = value
+
+    def step(self, node: Node) -> None:
+        """Evaluate one equation and keep its results."""
+        operands = [self.value(atom) for atom in node.inputs]
+        if self.is_known(operands):
+            results = self.evaluate_known(node, operands)
+        else:
+            results = self.evaluate(node, operands)
+        for slot, result in zip(node.outputs, results, strict=True):
+            self.store(slot, result)
+
+    def is_known(self, operands: list[Any]) -> bool:
+        """Whether operands are plain numbers, so that the equation can be evaluated as it is."""
+        return False
+
+    def evaluate_known(self, node: Node, operands: list[Any]) -> list[Any]:
+        """Return the results of an equation whose operands are known."""
+        return compat.bind(node.eqn, *operands)
+
+    def evaluate(self, node: Node, operands: list[Any]) -> list[Any]:
+        """Return the results of an equation by its rule."""
+        method = CONTROL_FLOW.get(node.name)
+        if method is not None:
+            return getattr(self, method)(node, operands)
+        return self.apply(node, operands)
+
+    def apply(self, node: Node, operands: list[Any]) -> list[Any]:
+        """Return the results of an equation that is not control flow."""
+        rule = self.rules.get(node.name)
+        return self.apply_default(node, operands) if rule is None else rule(self, node, operands)
+
+    def apply_default(self, node: Node, operands: list[Any]) -> list[Any]:
+        """Return the results of an equation that has no rule."""
+        raise NotImplementedError(f"'{node.name}' has no rule ({node.where}).")
+
+    def scan(self, node: Node, operands: list[Any]) -> list[Any]:
+        """Return the results of a scan; its parts are in `control_flow.Scan`."""
+        return self.apply_default(node, operands)
+
+    def while_loop(self, node: Node, operands: list[Any]) -> list[Any]:
+        """Return the results of a while loop."""
+        return self.apply_default(node, operands)
+
+    def cond(self, node: Node, operands: list[Any]) -> list[Any]:
+        """Return the results of a conditional or a switch."""
+        return self.apply_default(node, operands)
+
+    def remat(self, node: Node, operands: list[Any]) -> list[Any]:
+        """Return the results of a part that is recomputed in the backward pass."""
+        return self.apply_default(node, operands)

@@ -1,0 +1,236 @@
+"""Train a Bayesian model by minimising its free energy."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jax.sharding import Mesh
+
+from secateur.beliefs import believe, priors
+from secateur.distributions import Normal
+from secateur.model import BayesianModel
+from secateur.options import complete_options
+from secateur.progress import Callback, Progress
+from secateur.propagation import propagate
+from secateur.trained import Trained, collect_runs, find_best, make_fit_error
+from secateur.training.checkpoint import Checkpoint
+from secateur.training.devices import find_mesh, is_addressable
+from secateur.training.layout import lay_out
+from secateur.training.recipe import Recipe, Training, choose_recipe, make_initial_beliefs
+from secateur.training.sources import Arrays, Stream, check_model, check_targets, make_source
+from secateur.training.trainer import NotFiniteError, Trainer
+
+__all__ = ["fit", "fit_many"]
+
+_SHARED_OPTIONS = (
+    "recipe", "epochs", "batch_size", "rate", "optimiser", "empirical_bayes", "checkpoint",
+    "progress", "callback",
+)  # fmt: skip
+
+
+def fit(
+    model: BayesianModel,
+    data: Any,
+    *,
+    key: Array,
+    recipe: str | Recipe = "default",
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    rate: float | None = None,
+    optimiser: optax.GradientTransformation | None = None,
+    restarts: int = 1,
+    empirical_bayes: bool = False,
+    size: int | None = None,
+    mesh: Mesh | None = None,
+    checkpoint: str | os.PathLike | None = None,
+    progress: bool = True,
+    callback: Callback | None = None,
+) -> Trained:
+    """Train a model: find the beliefs about its weights that have the least free energy.
+
+        q(θ) q(γ) = argmin KL[q(θ)‖p(θ)] + KL[q(γ)‖p(γ)] − E[ln p(Y | θ, γ)]
+
+    One compiled program runs many epochs at a time. Every row is used once in every epoch. Training
+    ends by itself once the free energy has levelled off, or with the budget of epochs. The same key
+    on the same machine gives the same result, to the bit.
+
+    Args:
+        model: See `BayesianModel`.
+        data: A pair `(x, y)` of arrays (x may be a pytree of them), rows first. Or, where they do
+            not fit into memory, a function that starts an iterator of such pairs, an iterable of
+            them, or a plain iterator, which can be read only once and needs `size`. Numbers may be
+            of any type; they are standardised in float64 and then take the weights' precision.
+            Integer targets of a Gaussian likelihood are converted to numbers.
+        key: A JAX random key.
+        recipe: "default"; "paper", the settings of the paper; or a `Recipe`.
+        epochs: Maximum number of passes over the data. Defaults to the recipe's.
+        batch_size: Number of rows in a step, at most all rows. Defaults to the recipe's.
+        rate: Highest learning rate. Defaults to the recipe's.
+        optimiser: Any optax optimiser, to be used instead of Adam. Its updates are used as they are
+            while the learning rate is constant, and scaled down as it falls.
+        restarts: Number of initialisations to train side by side, of which the one of least free
+            energy is kept. The first is the model's own, the others are drawn with the same spread.
+        empirical_bayes: Whether to learn the variance of the Normal prior of every leaf as well.
+        size: Number of rows, for an iterator.
+        mesh: Devices to divide the rows of each step over. Defaults to those of sharded data.
+        checkpoint: File to save the state of training in, every second or so. If it exists already,
+            training goes on from it; if its training is finished, its result is returned.
+        progress: Whether to show progress on standard error, after two seconds.
+        callback: Function that is called with a `ProgressUpdate` several times a second. It may
+            return "cool", so that the learning rate falls to 0 from then on and training ends, or
+            "stop", so that training ends at once; such a training counts as finished. If it raises,
+            the checkpoint is written first, and training can go on from it.
+
+    Returns:
+        A `Trained`.
+
+    Raises:
+        FitError: A value was not finite. Holds the last good state.
+        ValueError, TypeError: The data do not fit the model, or cannot be used.
+        CheckpointError: The checkpoint is damaged or belongs to another training.
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.linspace(-1, 1, 64)[:, None]
+        >>> model = BayesianModel(lambda w, x: x @ w, jnp.zeros((1, 1)))
+        >>> fitted = fit(model, (x, 3 * x + 1), key=jax.random.key(0), progress=False)
+        >>> fitted.predict(np.array([[2.0]])).mean.round(1).tolist()
+        [[7.0]]
+
+    Reference: Algorithm 1 of the paper, its first step.
+    """
+    if restarts < 1:
+        raise ValueError(f"restarts={restarts}. Give at least 1.")
+    chosen = choose_recipe(recipe, epochs=epochs, batch_size=batch_size, rate=rate)
+    source = make_source(data, size=size, batch_size=chosen.batch_size)
+    sharded = (data if isinstance(source, Arrays) else (), model.params)
+    candidates = _fit_runs(
+        model,
+        source,
+        list(jax.random.split(key, restarts)) if restarts > 1 else [key],
+        Training(chosen, optimiser, empirical_bayes, mesh or find_mesh(sharded)),
+        checkpoint,
+        Progress("fit", show=progress, callback=callback),
+    )
+    free_energies = tuple(c.free_energy for c in candidates)
+    return replace(find_best(candidates), restarts=free_energies)
+
+
+def fit_many(
+    model: BayesianModel, datasets: Sequence[Any], *, keys: Sequence[Array], **options: Any
+) -> list[Trained]:
+    """Train one model on several data sets of equal shape, or with several seeds, in one program.
+
+    Args:
+        model: See `BayesianModel`. The first run starts from its params, the others from weights
+            of the same spread.
+        datasets: Pairs `(x, y)`, such as splits of one set. One pair alone is used for all keys.
+        keys: A JAX random key for each run.
+        options: `recipe`, `epochs`, `batch_size`, `rate`, `optimiser`, `empirical_bayes`,
+            `checkpoint`, `progress` (of the best run) and `callback`, as in `fit`.
+
+    Returns:
+        A `Trained` for each key, in order.
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.linspace(-1, 1, 32)[:, None]
+        >>> model = BayesianModel(lambda w, x: x @ w, jnp.zeros((1, 1)))
+        >>> keys = jax.random.split(jax.random.key(0), 2)
+        >>> fits = fit_many(model, [(x, x), (x, -2 * x)], keys=keys, progress=False)
+        >>> [round(float(f.predict(np.ones((1, 1))).mean[0, 0])) for f in fits]
+        [1, -2]
+    """
+    chosen = complete_options(fit, _SHARED_OPTIONS, options, caller="fit_many")
+    keys = list(keys)
+    if len(datasets) not in (1, len(keys)):
+        raise ValueError(
+            f"{len(datasets)} data sets and {len(keys)} keys. Give a key for every data set, or "
+            "one data set for all keys."
+        )
+    names = ("epochs", "batch_size", "rate")
+    recipe = choose_recipe(chosen["recipe"], **{name: chosen[name] for name in names})
+    return _fit_runs(
+        model,
+        Arrays(list(datasets)),
+        keys,
+        Training(recipe, chosen["optimiser"], chosen["empirical_bayes"]),
+        chosen["checkpoint"],
+        Progress("fit", show=chosen["progress"], callback=chosen["callback"]),
+    )
+
+
+def _fit_runs(
+    model: BayesianModel,
+    source: Arrays | Stream,
+    keys: list[Array],
+    training: Training,
+    checkpoint_path: str | os.PathLike | None,
+    progress: Progress,
+) -> list[Trained]:
+    """Train all runs and return what became of each."""
+    beliefs = believe(model.params, variance=1.0, where=model.where)
+    prior = priors(beliefs, model.prior)
+    leaf_priors = jax.tree.leaves(prior, is_leaf=lambda p: hasattr(p, "log_prob"))
+    if training.empirical_bayes and not all(isinstance(p, Normal) for p in leaf_priors):
+        raise ValueError("empirical_bayes=True learns the variance of Normal priors only.")
+    starts = [
+        make_initial_beliefs(training.recipe, k, beliefs, prior, redraw=number > 0)
+        for number, k in enumerate(keys)
+    ]
+    trainer = Trainer(model, source, starts, [prior] * len(keys), training)
+    _check(model, source, trainer, starts[0])
+    state = trainer.start(keys)
+    checkpoint = None
+    if checkpoint_path is not None:
+        checkpoint = Checkpoint(checkpoint_path, trainer.fingerprint(state))
+    with progress:
+        try:
+            state, records, timetable = trainer.train(
+                trainer.restart(state),
+                trainer.plan_training(),
+                progress=progress,
+                checkpoint=checkpoint,
+            )
+        except NotFiniteError as error:
+            raise make_fit_error(trainer, error, checkpoint_path) from None
+        results = collect_runs(trainer, state, records, timetable.stop_reason)
+        free_energy = find_best(results).free_energy
+        progress.finish(f"fit: free energy {free_energy:.1f} nats; {timetable.stop_reason}")
+    failed = [number for number, r in enumerate(results) if math.isnan(r.free_energy)]
+    if failed:
+        warnings.warn(
+            f"runs {failed} of {len(results)} met a value that is not finite and went no further; "
+            "their free energy is nan.",
+            stacklevel=3,
+        )
+    return results
+
+
+def _check(
+    model: BayesianModel, source: Arrays | Stream, trainer: Trainer, beliefs: Any
+) -> None:
+    """Refuse data that do not fit the model before anything is compiled."""
+    for _, columns in source.columns:
+        check_targets(columns)
+    sample = trainer.scalings[0].standardise(source.sample(), trainer.spec.layout.dtype)
+    targets = [sample[1]]
+    if isinstance(source, Arrays):
+        targets += [y for _, y in source.sets if is_addressable(y)]
+    layout, flat, certain = lay_out(beliefs)
+    forward = propagate(model.f, model.inference)
+
+    def try_forward(x: Any) -> Any:
+        return forward(jax.random.key(0), layout.beliefs(flat, certain), x)
+
+    for some in targets:
+        check_model(try_forward, model.likelihood, sample, some)

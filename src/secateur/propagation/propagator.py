@@ -1,0 +1,310 @@
+"""The walk over a model's equations with plain and uncertain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from secateur.equations import (
+    Atom,
+    Constant,
+    Node,
+    Program,
+    Slot,
+    compat,
+    primitives,
+    uniform_value,
+)
+from secateur.propagation import univariate
+from secateur.propagation.groups import (
+    Group,
+    restrict,
+    shared_slots,
+    split_affine,
+    univariate_group,
+)
+from secateur.propagation.loads import NO_LOADS, Loads, combined
+from secateur.propagation.loops import LoopPropagator
+from secateur.propagation.noise import noise_source
+from secateur.propagation.rules import RULES
+from secateur.propagation.rules.registry import Call
+from secateur.propagation.values import Uncertain, deviation
+
+
+class UnsupportedOperation(NotImplementedError):
+    """An uncertain value met an operation that has no rule."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the coverage table."""
+
+    operation: str
+    rule: str
+    exactness: str
+    remark: str
+    where: str
+    shape: tuple[int, ...]
+
+
+class Propagator(LoopPropagator):
+    """One pass over a program with plain and uncertain values.
+
+    Args:
+        program: flat equations.
+        how: "moments", "independent" or "local".
+        key: noise for "local": a key, or a source of noise (see `secateur.propagation.noise`).
+        ledger: collects coverage rows, or None.
+        recurrence: inside a loop body under "moments", what the steps share.
+        closed_sigmoids: whether σ and tanh have closed moments in float32. They are shaped for XLA
+            (loops over long vectors of all rows); a graph in another language needs quadrature,
+            which is a few plain operations.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        how: str,
+        key: Any,
+        *,
+        ledger: list[Row] | None = None,
+        recurrence: Any = None,
+        closed_sigmoids: bool = True,
+    ):
+        super().__init__(program)
+        self.how = how
+        self.noise = noise_source(key, "local")
+        self.ledger = ledger
+        self.recurrence = recurrence
+        self.closed_sigmoids = closed_sigmoids
+        self.groups: dict[Slot, Group] = {}
+        self.shared = shared_slots(program, elementwise_only=how == "independent")
+        self.producers = {s: n for n in program.nodes for s in n.outputs}
+
+    # --- values -----------------------------------------------------------------------------
+
+    def store_input(self, slot: Slot, value: Any) -> None:
+        """Keep the value of an input; under "local", weights are sampled where they are used."""
+        if self.how == "local":
+            self.values[slot] = value
+        else:
+            self.store(slot, value)
+
+    def store(self, slot: Slot, value: Any) -> None:
+        """Keep a value; one that several equations use becomes a source they share."""
+        if isinstance(value, Uncertain) and slot in self.shared:
+            # Under "local", several users must see the same draw.
+            value = self.sample(value) if self.how == "local" else self.as_source(slot, value)
+        self.values[slot] = value
+
+    def as_source(self, slot: Slot, value: Uncertain) -> Uncertain:
+        """Give what is not yet explained by other sources a name of its own."""
+        if value.steady:
+            return value  # has its own persistent source already
+        own = Loads.of({slot: deviation(value.variance - value.loads.explained())})
+        return replace(value, loads=combined(value.loads, own, 1.0, 1.0))
+
+    def sample(self, value: Uncertain) -> Array:
+        noise = self.noise.normal(value.shape, value.mean.dtype)
+        return value.mean + deviation(value.variance) * noise
+
+    def is_uncertain(self, atom: Atom) -> bool:
+        if not isinstance(atom, Slot):
+            return False
+        if atom in self.values:
+            return isinstance(self.values[atom], Uncertain)
+        return self.is_uncertain(self.groups[atom].root)
+
+    def value(self, atom: Atom) -> Any:
+        """The value of an operand; a pending group of elementwise equations is evaluated."""
+        if isinstance(atom, Constant):
+            return atom.value
+        if atom not in self.values:
+            self.values[atom] = self.evaluate_group(self.groups[atom])
+        return self.values[atom]
+
+    # --- univariate groups --------------------------------------------------------------------
+
+    def evaluate_group(self, group: Group) -> Any:
+        last = group.nodes[-1]
+        if isinstance(self.values[group.root], Uncertain) and not _is_floating(last):
+            culprit = next(n for n in group.nodes if not _is_floating(n))
+            self.no_rule(culprit, "a comparison or integer made from an uncertain value")
+        start, end = split_affine(group)
+        if self.how == "local" and start is not end:
+            root = self.values[group.root]
+            if isinstance(root, Uncertain):
+                self.values[group.root] = self.sample(root)
+                self.record(last, _label(group), "sampled here", "exact")
+        root = self.values[group.root]
+        if not isinstance(root, Uncertain):
+            return univariate.evaluate(group, root, self.value)
+        if start not in self.values:
+            self.values[start] = self.affine(restrict(group, group.root, start))
+        if end not in self.values:
+            core = restrict(group, start, end)
+            value = self.values[start]
+            result = univariate.moments(
+                core, value.mean, value.variance, self.value, closed_sigmoids=self.closed_sigmoids
+            )
+            self.record(last, _label(core), "univariate", result.how, result.remark)
+            function = value.with_moments(result.mean, result.variance, result.slope)
+            self.store(end, replace(function, steady=value.steady and self.is_fixed(core)))
+        if end is group.result:
+            return self.values[end]
+        return self.affine(restrict(group, end, group.result))
+
+    def affine(self, group: Group) -> Uncertain:
+        """a·x + b: exact. The scale is the function's derivative, whatever it is written with."""
+        x = self.values[group.root]
+        if not group.nodes:
+            return x
+        mean, scale = jax.jvp(
+            lambda m: univariate.evaluate(group, m, self.value), (x.mean,), (jnp.ones_like(x.mean),)
+        )
+        self.record(group.nodes[-1], _label(group), "affine", "exact")
+        variance = scale * scale * x.variance.astype(mean.dtype)
+        result = x.with_moments(mean, variance, lambda: scale)
+        return replace(result, steady=x.steady and self.is_fixed(group))
+
+    def is_fixed(self, group: Group) -> bool:
+        """Whether a group has no operand that may change from step to step of a loop."""
+        inside = {group.root, *(n.outputs[0] for n in group.nodes)}
+        operands = [a for n in group.nodes for a in n.inputs if a not in inside]
+        return all(isinstance(a, Constant) or uniform_value(a) is not None for a in operands)
+
+    # --- equations ------------------------------------------------------------------------------
+
+    def step(self, node: Node) -> None:
+        """Evaluate one equation, unless it is part of a function of one uncertain value."""
+        if any(self.is_uncertain(atom) for atom in node.inputs):
+            group = univariate_group(node, self.groups, self.is_uncertain)
+            if group is not None:
+                self.groups[node.outputs[0]] = group
+                return
+        super().step(node)
+
+    def is_known(self, operands: list[Any]) -> bool:
+        """Whether no operand is uncertain; "local" may just have sampled them."""
+        return not any(isinstance(o, Uncertain) for o in operands)
+
+    def apply(self, node: Node, operands: list[Any]) -> list[Any]:
+        """Return the results of an equation by its rule for uncertain values."""
+        uncertain = [isinstance(o, Uncertain) for o in operands]
+        rule = RULES.get(node.name)
+        if rule is None:
+            self.no_rule(node)
+        if self.how == "local" and not rule.is_linear(uncertain):
+            operands = self.collapse(node, operands, rule)
+            if not any(isinstance(o, Uncertain) for o in operands):
+                self.record(node, node.name, "sampled here", "exact")
+                return compat.bind(node.eqn, *operands)
+        call = Call(node, self)
+        results = rule.apply(call, *operands)
+        self.record(node, node.name, rule.kind, call.exactness, call.remark)
+        return results if node.eqn.primitive.multiple_results else [results]
+
+    def collapse(self, node: Node, operands: list[Any], rule: Any) -> list[Any]:
+        """Sample operands, activations before weights, until the rest enters linearly."""
+        operands = list(operands)
+        uncertain = [i for i, o in enumerate(operands) if isinstance(o, Uncertain)]
+        weights_last = sorted(uncertain, key=lambda i: not operands[i].entangled)
+        for i in weights_last:
+            operands[i] = self.sample(operands[i])
+            atom = node.inputs[i]
+            if isinstance(atom, Slot):
+                self.values[atom] = operands[i]
+            left = [isinstance(o, Uncertain) for o in operands]
+            if not any(left) or rule.is_linear(left):
+                break
+        return operands
+
+    def record(
+        self, node: Node, operation: str, rule: str, exactness: str, remark: str = ""
+    ) -> None:
+        if self.ledger is not None:
+            shape = node.outputs[0].shape
+            self.ledger.append(Row(operation, rule, exactness, remark, node.where, shape))
+
+    def no_rule(self, node: Node, what: str = "an uncertain operand") -> NoReturn:
+        supported = ""
+        if node.name in RULES:
+            supported = " Supported: certain ones."
+        raise UnsupportedOperation(
+            f"'{node.name}' has no rule for {what} ({node.where}).{supported} "
+            f'Ways out: register one with secateur.register_rule("{node.name}"); keep the leaves '
+            'that lead here certain with where=…; or use propagate(f, "global"), which needs no '
+            "rules."
+        )
+
+    # --- patterns ---------------------------------------------------------------------------------
+
+    def is_softmax_shift(self, node: Node) -> bool:
+        """Whether a maximum is only subtracted, gradient stopped, from its own operand."""
+        origin = node.inputs[0]
+        frontier = [node.outputs[0]]
+        stopped: set[Slot] = set()
+        is_subtracted = False
+        while frontier:
+            slot = frontier.pop()
+            if slot in self.program.outputs:
+                return False
+            for user in self.program.nodes:
+                if slot not in user.inputs:
+                    continue
+                if user.name == "sub" and slot in stopped and user.inputs[0] is origin:
+                    is_subtracted = True
+                elif user.name in _HARMLESS_TO_A_SHIFT:
+                    out = user.outputs[0]
+                    if user.name == "stop_gradient" or slot in stopped:
+                        stopped.add(out)
+                    frontier.append(out)
+                else:
+                    return False
+        return is_subtracted
+
+    def normalised_axis(self, node: Node) -> int | None:
+        """The axis of a division x/Σx, or None for any other division."""
+        slot = node.inputs[1]
+        while isinstance(slot, Slot):
+            producer = self.producers.get(slot)
+            if producer is None:
+                return None
+            if producer.name == "reduce_sum":
+                axes = producer.eqn.params["axes"]
+                same = producer.inputs[0] is node.inputs[0] and len(axes) == 1
+                return int(axes[0]) if same else None
+            if producer.name not in primitives.SPREADS:
+                return None
+            slot = producer.inputs[0]
+        return None
+
+    def logarithm_of(self, atom: Slot) -> Uncertain:
+        """ln y of a positive y; exactly its argument where y is an exponential."""
+        producer = self.producers.get(atom)
+        if producer is not None and producer.name == "exp":
+            return self.value(producer.inputs[0])
+        y = self.value(atom)
+        size = jnp.maximum(y.mean, jnp.finfo(y.mean.dtype).tiny ** 0.25)
+        spread = jnp.log1p(y.variance / (size * size))
+        return replace(
+            y, mean=jnp.log(size) - 0.5 * spread, variance=spread, loads=NO_LOADS, neighbours=None
+        )
+
+
+_HARMLESS_TO_A_SHIFT = primitives.SPREADS | {"stop_gradient", "max"}
+
+
+def _is_floating(node: Node) -> bool:
+    return bool(jnp.issubdtype(np.dtype(node.outputs[0].dtype), jnp.floating))
+
+
+def _label(group: Group) -> str:
+    names = [n.name for n in group.nodes if n.name not in ("copy", primitives.CONVERSION)]
+    shown = names if len(names) <= 4 else [*names[:3], "…"]
+    return "·".join(shown) or "identity"

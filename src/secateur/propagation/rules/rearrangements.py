@@ -1,0 +1,105 @@
+"""Rearrangements: the same equation on means, on variances and on loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from secateur.equations import primitives
+from secateur.propagation import axes, neighbours
+from secateur.propagation.loads import NO_LOADS, counted_together
+from secateur.propagation.neighbours import Neighbours
+from secateur.propagation.rules.registry import Call, declare
+from secateur.propagation.values import Uncertain, as_uncertain
+
+
+@declare("rearrangement", *sorted(primitives.REARRANGEMENTS), linear=True)
+def move(call: Call, *operands: Any) -> Any:
+    """Elements change places; none is computed with another."""
+    name = call.name
+    places = range(1, len(operands)) if name == "select_n" else range(len(operands))
+    data = primitives.DATA_OPERANDS.get(name, tuple(places))
+    for position, operand in enumerate(operands):
+        if isinstance(operand, Uncertain) and position not in data:
+            call.walk.no_rule(call.node, "an uncertain index or predicate")
+    if name == "convert_element_type" and not jnp.issubdtype(
+        call.params["new_dtype"], jnp.floating
+    ):
+        call.walk.no_rule(call.node, f"conversion to {np.dtype(call.params['new_dtype'])}")
+
+    def apply(pick, default) -> list:
+        arrays = [
+            (pick(o) if isinstance(o, Uncertain) else default(o)) if i in data else o
+            for i, o in enumerate(operands)
+        ]
+        result = call.bind(*arrays)
+        return result if isinstance(result, list) else [result]
+
+    def zeros(array: Any) -> Any:
+        return jnp.zeros_like(jnp.asarray(array))
+
+    def move_array(array: Array) -> list:
+        return apply(lambda o: array, zeros)
+
+    means = apply(lambda o: o.mean, lambda o: o)
+    variances = apply(lambda o: o.variance, zeros)
+    uncertain = [o for o in operands if isinstance(o, Uncertain)]
+    sources = tuple(dict.fromkeys(key for o in uncertain for key in o.loads.keys))
+    loads = [NO_LOADS for _ in means]
+    if sources:
+
+        def move_loads(rows: list[Array]) -> list:
+            remaining = iter(rows)
+            return apply(lambda o: next(remaining), zeros)
+
+        stacks = jax.vmap(move_loads)([o.loads.rows(sources, o.mean) for o in uncertain])
+        renamed = [
+            [axes.renamed_source(k, name, call.params, i, stack.shape[1:]) for k in sources]
+            for i, stack in enumerate(stacks)
+        ]
+        for index, stack in enumerate(stacks):
+            # Two sources may turn out to be one in this layout: they count together from here on.
+            loads[index], more = counted_together(renamed[index], stack)
+            if more is not None:
+                variances[index] = jnp.maximum(variances[index] + more, 0.0)
+        if call.walk.recurrence is not None and len(data) == 1:
+            for key, names in zip(sources, zip(*renamed, strict=True), strict=True):
+                call.walk.recurrence.follow(key, move_array, names)
+    inputs = [as_uncertain(operands[i]) for i in data if isinstance(operands[i], Uncertain)]
+    merged = axes.merge_static(inputs)
+    results: list[Any] = []
+    for index, (mean, variance, load) in enumerate(zip(means, variances, loads, strict=True)):
+        if isinstance(mean, jax.Array) and not jnp.issubdtype(mean.dtype, jnp.floating):
+            results.append(mean)
+            continue
+        entangled = axes.moved(name, call.params, inputs[0].shape, mean.shape, merged.entangled)
+        nearby = _neighbours(call, inputs, variance, partial(_pick, move_array, index))
+        results.append(replace(merged, mean=mean, variance=variance, loads=load,
+                               entangled=entangled, neighbours=nearby))  # fmt: skip
+    return results if call.node.eqn.primitive.multiple_results else results[0]
+
+
+def _pick(move_array: Callable[[Array], list], index: int, array: Array) -> Array:
+    return move_array(array)[index]
+
+
+def _neighbours(
+    call: Call, inputs: list[Uncertain], variance: Array, move_array: Callable[[Array], Array]
+) -> Neighbours | None:
+    if len(inputs) != 1 or len(call.node.inputs) != 1:
+        return None
+    (value,) = inputs
+    mapping = axes.axis_map(call.name, call.params, value.shape, variance.shape)
+    known = neighbours.moved(value.neighbours, move_array, mapping)
+    if call.name != "broadcast_in_dim" or mapping is None:
+        return known
+    places = set(mapping.values())
+    before = tuple(n if a in places else 1 for a, n in enumerate(variance.shape))
+    return neighbours.spread(known, variance, before, variance.shape)

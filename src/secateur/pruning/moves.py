@@ -1,0 +1,145 @@
+"""Which single weights to cut next, and the cut itself.
+
+A move takes a state and, by run, the share of its candidates to change. States have a leading axis
+of runs throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from secateur.reduction import prune_scores
+from secateur.training.layout import Coordinates, Vectors
+from secateur.training.program import TrainingState, map_runs
+
+
+class Change(NamedTuple):
+    """A state after a move and, by run, how many weights changed and what that should bring."""
+
+    state: TrainingState
+    changed: Any
+    estimated: Any
+
+
+Move = Callable[[TrainingState, np.ndarray], Change]
+
+
+def make_weight_cut(prior: Any = None) -> Move:
+    """Return the move that cuts all weights with delta_f ≤ 0, or the lowest of them.
+
+    Args:
+        prior: Prior by vector to score with. Defaults to the state's own.
+    """
+
+    def cut_weights(state: TrainingState, share: np.ndarray) -> Change:
+        delta_f = score_weights(state, "bmr", prior=prior)
+        limit = np.zeros(len(share))
+        if (share < 1).any():
+            rows = join_by_run(delta_f)
+            counts = np.ceil(share * np.sum(rows <= 0, axis=1)).astype(int)
+            limit = np.minimum(find_limits(rows, counts), 0.0)
+        return cut_below(state, delta_f, delta_f, limit)
+
+    return cut_weights
+
+
+def make_ranked_cut(live_weights: np.ndarray, criterion: str, rate: float) -> Move:
+    """Return the move that cuts the lowest weights, so many that a share of all is gone.
+
+    Args:
+        live_weights: Number of weights that there are, by run.
+        criterion: Criterion that orders them; see `prune_scores`.
+        rate: Share of them to cut.
+    """
+    left = live_weights - np.round(rate * live_weights).astype(int)
+
+    def cut_share(state: TrainingState, share: np.ndarray) -> Change:
+        return cut_lowest(state, criterion, np.maximum(count_live(state) - left, 0))
+
+    return cut_share
+
+
+@partial(jax.jit, static_argnames=("criterion",))
+def score_weights(state: TrainingState, criterion: str, *, prior: Any = None) -> Vectors:
+    """Score every weight for removal, lowest first; +inf where it is not alive.
+
+    Args:
+        state: State whose beliefs to score.
+        criterion: See `prune_scores`.
+        prior: Prior by vector, the same for all runs. Defaults to the state's own.
+    """
+
+    def score(state: TrainingState) -> Vectors:
+        priors = state.prior if prior is None else prior
+        pairs = zip(state.weights.beliefs(state.alive), priors, strict=True)
+        return tuple(prune_scores(q, p, criterion) for q, p in pairs)
+
+    return map_runs(score, state)
+
+
+def cut_lowest(state: TrainingState, criterion: str, counts: np.ndarray) -> Change:
+    """Cut a number of weights of each run, the lowest by a criterion."""
+    delta_f = score_weights(state, "bmr")
+    scores = score_weights(state, criterion)
+    return cut_below(state, scores, delta_f, find_limits(join_by_run(scores), counts))
+
+
+def cut_below(
+    state: TrainingState, scores: Vectors, delta_f: Vectors, limits: np.ndarray
+) -> Change:
+    """Cut the live weights whose score does not exceed the limit of their run."""
+    return _cut_below(state, scores, delta_f, jnp.asarray(limits, scores[0].dtype))
+
+
+@jax.jit
+def _cut_below(
+    state: TrainingState, scores: Vectors, delta_f: Vectors, limits: Array
+) -> Change:
+    def cut(state: TrainingState, scores: Vectors, delta_f: Vectors, limit: Array) -> Change:
+        gone = tuple(a & (s <= limit) for a, s in zip(state.alive, scores, strict=True))
+        return remove_weights(state, gone, delta_f)
+
+    return map_runs(cut, state, scores, delta_f, limits)
+
+
+def remove_weights(state: TrainingState, gone: Vectors, delta_f: Vectors) -> Change:
+    """Remove weights of one run: their places hold exactly 0 from now on."""
+    alive = tuple(a & ~g for a, g in zip(state.alive, gone, strict=True))
+
+    def hold(values: Vectors) -> Vectors:
+        return tuple(jnp.where(a, v, 0) for a, v in zip(alive, values, strict=True))
+
+    weights = Coordinates(hold(state.weights.means), hold(state.weights.log_deviations))
+    pairs = list(zip(gone, delta_f, strict=True))
+    return Change(
+        state._replace(weights=weights, alive=alive),
+        sum(jnp.sum(g) for g, _ in pairs),
+        sum(jnp.sum(jnp.where(g, d, 0)) for g, d in pairs),
+    )
+
+
+def count_live(state: TrainingState) -> np.ndarray:
+    """Return the number of live weights, by run."""
+    return np.asarray(sum(np.asarray(jnp.sum(a, axis=-1)) for a in state.alive))
+
+
+def join_by_run(vectors: Vectors) -> np.ndarray:
+    """Return the vectors side by side on the host, one row for each run."""
+    return np.concatenate([np.asarray(v) for v in vectors], axis=1)
+
+
+def find_limits(scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return, by run, the limit that removes a number of weights (more where scores are equal)."""
+    return np.array(
+        [
+            -np.inf if not count else np.partition(row, count - 1)[count - 1]
+            for row, count in zip(scores, counts, strict=True)
+        ]
+    )

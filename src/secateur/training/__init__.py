@@ -1,0 +1,1 @@
+"""The engine: compiled training that stops by itself and survives being killed."""

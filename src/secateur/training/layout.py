@@ -1,0 +1,294 @@
+"""All uncertain weights in a few flat vectors, so that an optimiser's step is a handful of kernels.
+
+Small leaves share a vector; a large one has its own, because there the kernels are few in any case
+and what counts is that nothing is copied. Pruned weights keep their places and a mask says which
+are alive: masks are data, so one compiled program serves every round of pruning.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from secateur.beliefs import complexity
+from secateur.distributions import Normal
+from secateur.pytrees import PyTree, align_tree, flatten_beliefs, is_belief
+
+Vectors = tuple[Any, ...]  # JAX arrays, or NumPy arrays before training
+
+# Number of weights from which a leaf has a vector of its own.
+_LARGE = 16_384
+
+
+class Coordinates(NamedTuple):
+    """What an optimiser moves: means, and logarithms of standard deviations."""
+
+    means: Vectors
+    log_deviations: Vectors
+
+    @classmethod
+    def from_beliefs(cls, flat: tuple[Normal, ...]) -> Coordinates:
+        """Return the coordinates of flat beliefs; those of a pruned weight are 0."""
+        logs = [np.log(np.where(v > 0, v, 1)) for v in (np.asarray(q.variance) for q in flat)]
+        return cls(
+            tuple(np.asarray(q.mean) for q in flat),
+            tuple((0.5 * s).astype(q.mean.dtype) for s, q in zip(logs, flat, strict=True)),
+        )
+
+    def beliefs(self, alive: Vectors) -> tuple[Normal, ...]:
+        """Return the flat beliefs; weights that are not alive are exactly 0 and certain."""
+        return tuple(
+            Normal(jnp.where(a, m, 0), jnp.where(a, jnp.exp(2 * s), 0))
+            for m, s, a in zip(self.means, self.log_deviations, alive, strict=True)
+        )
+
+
+class Place(NamedTuple):
+    """Where an uncertain leaf is: which vector, and from where on."""
+
+    vector: int
+    start: int
+    shape: tuple[int, ...]
+    dtype: Any
+
+    @property
+    def size(self) -> int:
+        """Return the number of weights."""
+        return math.prod(self.shape)
+
+    def take(self, vectors: Vectors) -> Array:
+        """Cut the leaf out of the vectors."""
+        whole = vectors[self.vector]
+        return whole[self.start : self.start + self.size].reshape(self.shape).astype(self.dtype)
+
+
+class _CertainArray:
+    """Marks the place of an array that is certain."""
+
+
+_CERTAIN = _CertainArray()
+
+
+class Layout(NamedTuple):
+    """Where each leaf of the beliefs is; hashable, so that compiled programs are reused."""
+
+    treedef: Any
+    leaves: tuple[Any, ...]  # a Place, _CERTAIN, or an object that is not an array
+    dtype: Any  # of the vectors: the leaves', but float32 at least
+    sizes: tuple[int, ...]  # of the vectors; past their last place is padding that is not alive
+
+    @property
+    def places(self) -> list[Place]:
+        """Return the places of the uncertain leaves, in order."""
+        return [leaf for leaf in self.leaves if isinstance(leaf, Place)]
+
+    def beliefs(self, flat: tuple[Normal, ...], certain: list[Array]) -> PyTree:
+        """Put flat beliefs and the certain arrays back into the user's pytree."""
+        return self.build_tree(self.split_beliefs(flat), certain)
+
+    def split_beliefs(self, flat: tuple[Normal, ...]) -> list[Normal]:
+        """Cut flat beliefs into those of the leaves."""
+        means = _split(self, tuple(q.mean for q in flat))
+        variances = _split(self, tuple(q.variance for q in flat))
+        return list(map(Normal, means, variances))
+
+    def build_tree(self, uncertain: list[Any], certain: list[Any] | None) -> PyTree:
+        """Put one object for each uncertain leaf, and the certain arrays, into the user's pytree.
+
+        Without certain arrays, there is None in all other places.
+        """
+        objects, arrays = iter(uncertain), iter(certain or ())
+        new: list[Any] = []
+        for leaf in self.leaves:
+            if isinstance(leaf, Place):
+                new.append(next(objects))
+            elif certain is None:
+                new.append(None)
+            else:
+                new.append(next(arrays) if leaf is _CERTAIN else leaf)
+        return self.treedef.unflatten(new)
+
+    def vectors(self, leaves: list[Any], *, padding: float = 0.0) -> Vectors:
+        """Put arrays, one for each uncertain leaf and broadcast to its shape, into vectors.
+
+        NumPy arrays stay NumPy arrays: there is nothing to compile.
+        """
+        xp: Any = jnp if any(isinstance(value, jax.Array) for value in leaves) else np
+        parts: list[list[Any]] = [[] for _ in self.sizes]
+        for value, place in zip(leaves, self.places, strict=True):
+            value = xp.broadcast_to(xp.asarray(value, self.dtype), place.shape)
+            parts[place.vector].append(xp.ravel(value))
+        for part, size in zip(parts, self.sizes, strict=True):
+            rest = size - sum(p.size for p in part)
+            if rest:
+                part.append(xp.full(rest, padding, self.dtype))
+        return tuple(p[0] if len(p) == 1 else xp.concatenate(p) for p in parts)
+
+
+    def masks(self) -> list[np.ndarray]:
+        """Return, by vector, which elements are weights and not padding."""
+        masks = [np.zeros(size, bool) for size in self.sizes]
+        for place in self.places:
+            masks[place.vector][place.start : place.start + place.size] = True
+        return masks
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _split(layout: Layout, vectors: Vectors) -> list[Array]:
+    """Cut vectors into the shapes of the leaves.
+
+    The gradient is one concatenation per vector. Left to JAX it would be a sum of vectors of full
+    length, one for each leaf, nearly all of them zeros.
+    """
+    return [place.take(vectors) for place in layout.places]
+
+
+def _split_forward(layout: Layout, vectors: Vectors) -> tuple[list[Array], None]:
+    return _split(layout, vectors), None
+
+
+def _split_backward(layout: Layout, _: None, gradients: list[Array]) -> tuple[Vectors]:
+    return (layout.vectors(gradients),)
+
+
+_split.defvjp(_split_forward, _split_backward)
+
+
+@partial(jax.jit, static_argnums=0)
+def assemble(
+    layout: Layout, weights: Coordinates, alive: Vectors, priors: tuple[Any, ...]
+) -> tuple[list[Normal], list[Any]]:
+    """Return belief and prior of every uncertain leaf: one program instead of many small ones."""
+    leaf_priors = [_take_prior(place, priors[place.vector]) for place in layout.places]
+    return layout.split_beliefs(weights.beliefs(alive)), leaf_priors
+
+
+def _take_prior(place: Place, prior: Any) -> Any:
+    def cut(parameter: Array) -> Array:
+        if jnp.ndim(parameter):
+            return place._replace(vector=0).take((parameter,))
+        return jnp.broadcast_to(parameter.astype(place.dtype), place.shape)
+
+    return jax.tree.map(cut, prior)
+
+
+def lay_out(
+    beliefs: PyTree, priors: PyTree = None, *, multiple: int = 1
+) -> tuple[Layout, tuple[Normal, ...], list[Array]]:
+    """Return the layout of beliefs, the flat beliefs, and the certain arrays.
+
+    Args:
+        beliefs: See `secateur.believe`.
+        priors: Their priors. Where these are of several classes, every leaf has its own vector.
+        multiple: The lengths of the vectors are padded to multiples of this number.
+    """
+    leaves, _, treedef = flatten_beliefs(beliefs)
+    apart = priors is not None and not _of_one_class(align_tree(priors, treedef, "priors"))
+    uncertain = [leaf for leaf in leaves if is_belief(leaf)]
+    lengths: list[int] = []
+    shared: int | None = None
+    slots: list[Any] = []
+    for leaf in leaves:
+        if not is_belief(leaf):
+            slots.append(_CERTAIN if isinstance(leaf, jax.Array | np.ndarray) else leaf)
+            continue
+        shape = jnp.shape(leaf.mean)
+        own = apart or math.prod(shape) >= _LARGE
+        if own or shared is None:
+            vector = len(lengths)
+            lengths.append(0)
+            shared = shared if own else vector
+        else:
+            vector = shared
+        slots.append(Place(vector, lengths[vector], shape, jnp.result_type(leaf.mean)))
+        lengths[vector] += math.prod(shape)
+    dtype = jnp.result_type(jnp.float32, *(q.mean for q in uncertain))
+    sizes = tuple(-(-length // multiple) * multiple for length in lengths)
+    layout = Layout(treedef, tuple(slots), dtype, sizes)
+    means = layout.vectors([q.mean for q in uncertain])
+    variances = layout.vectors([q.variance for q in uncertain])
+    certain = [jnp.asarray(x) for x, y in zip(leaves, slots, strict=True) if y is _CERTAIN]
+    return layout, tuple(map(Normal, means, variances)), certain
+
+
+def to_numpy(tree: PyTree) -> PyTree:
+    """Return arrays as NumPy arrays where this process can see all of them: nothing is compiled."""
+
+    def convert(leaf: Any) -> Any:
+        is_local = isinstance(leaf, jax.Array) and leaf.is_fully_addressable
+        is_number = is_local and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        return np.asarray(leaf) if is_number else leaf
+
+    return jax.tree.map(convert, tree)
+
+
+def _of_one_class(priors: list[Any]) -> bool:
+    """Whether all priors are distributions of one class, so that leaves can share a vector."""
+    return len({jax.tree.structure(p) for p in priors if p is not None}) == 1
+
+
+def flatten_priors(
+    layout: Layout, priors: PyTree, *, expand: bool = False
+) -> tuple[Any, ...]:
+    """Return one prior for each vector.
+
+    Args:
+        layout: Layout of the beliefs.
+        priors: A pytree with a prior for each uncertain leaf.
+        expand: Whether to repeat a parameter that is the same throughout, instead of keeping it as
+            one number.
+    """
+    leaf_priors = [p for p in align_tree(priors, layout.treedef, "priors") if p is not None]
+    for prior in leaf_priors:
+        if jax.tree.leaves(prior)[:1] in ([], [prior]):
+            raise TypeError(
+                f"the prior {prior!r} is not a pytree of numbers, so it cannot enter a compiled "
+                "program. Register its class with jax.tree_util.register_dataclass."
+            )
+    pairs = list(zip(layout.places, leaf_priors, strict=True))
+    flat = []
+    for vector, size in enumerate(layout.sizes):
+        own = [(place, prior) for place, prior in pairs if place.vector == vector]
+        places = [place for place, _ in own]
+        structure: Any = jax.tree.structure(own[0][1])
+        columns = zip(*(jax.tree.leaves(prior) for _, prior in own), strict=True)
+        parameters = [_join_parameter(places, c, size, layout.dtype, expand) for c in columns]
+        flat.append(structure.unflatten(parameters))
+    return tuple(flat)
+
+
+def _join_parameter(
+    places: list[Place], parameters: tuple[Any, ...], size: int, dtype: Any, expand: bool
+) -> Array:
+    """Join one parameter of the priors of several leaves; one number if it is the same for all."""
+    values = [np.asarray(p, dtype) for p in parameters]
+    first = next((v.flat[0] for v in values if v.size), np.zeros((), dtype))
+    if all(np.all(v == first) for v in values):
+        return jax.device_put(np.full(size if expand else (), first, dtype))
+    whole = np.ones(size, dtype)
+    for place, value in zip(places, values, strict=True):
+        whole[place.start : place.start + place.size] = np.broadcast_to(value, place.shape).ravel()
+    return jax.device_put(whole)
+
+
+def flat_complexity(weights: Coordinates, alive: Vectors, priors: tuple[Any, ...]) -> Array:
+    """KL[q ‖ p] over the live weights, in nats."""
+    flat = weights.beliefs(alive)
+    columns = zip(flat, weights.means, weights.log_deviations, alive, priors, strict=True)
+    return sum(itertools.starmap(_complexity, columns), start=jnp.zeros((), flat[0].mean.dtype))
+
+
+def _complexity(q: Normal, mean: Array, log_deviation: Array, alive: Array, prior: Any) -> Array:
+    if not isinstance(prior, Normal):
+        return complexity(q, prior)
+    # The closed form from ln σ as it is, without a logarithm per weight and step.
+    square = q.variance + jnp.square(mean - prior.mean)
+    logarithm = 2 * log_deviation - jnp.log(prior.variance)
+    return 0.5 * jnp.sum(jnp.where(alive, square / prior.variance - 1 - logarithm, 0))

@@ -1,0 +1,419 @@
+"""The compiled training program: many epochs in one call.
+
+Everything that can change between calls (weights, masks, priors, data, rates) is data, so that
+restarts, rounds of pruning and new data of the same shape reuse the compiled program. States always
+have a leading axis of runs, and data a leading axis of sets: one for each run, or one for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
+
+from secateur.distributions import Normal
+from secateur.propagation import draws, propagate
+from secateur.propagation.noise import Tape
+from secateur.training.layout import Coordinates, Layout, Vectors, flat_complexity
+from secateur.training.objective import compute_parts
+from secateur.training.shuffling import shuffle
+
+# Number of rows that a running estimate of the noise averages: 5 % accurate, and soon renewed.
+_NOISE_MEMORY = 1024
+# Largest number of epochs in one call, and length of what one call records.
+CALL_LENGTH = 256
+# Largest number of random numbers that an epoch draws at once; beyond, each step draws its own.
+_DRAWN_AT_ONCE = 4_000_000
+
+
+class ProgramSpec(NamedTuple):
+    """What a program is compiled for. Hashable."""
+
+    f: Callable
+    inference: str
+    layout: Layout
+    optimiser: optax.GradientTransformation
+    batch_size: int
+    empirical_bayes: bool
+    conjugate_noise: bool  # else q(γ) is left to the optimiser; see `free_noise`
+    mesh: Mesh | None  # devices that share the rows of each step
+    shard_weights: bool  # and the weights
+
+
+class TrainingState(NamedTuple):
+    """Everything that training changes, and what tells one run from another."""
+
+    weights: Coordinates
+    alive: Vectors
+    memory: Any  # the optimiser's
+    noise: Any
+    noise_steps: Array
+    prior: Any
+    key: Array
+    epoch: Array
+
+
+class Constants(NamedTuple):
+    """What all runs share and training leaves alone."""
+
+    certain: list[Array]
+    likelihood: Any
+
+
+class Schedule(NamedTuple):
+    """Numbers that steer an epoch."""
+
+    rate: Any
+    warm_epochs: Any  # over which the weight of the complexity rises from 0 to 1
+    cool_start: Any  # the epoch in which the rate begins to fall, or inf
+    cool_epochs: Any
+    size: Any  # number of rows of the whole data set
+    row_weight: Any  # weight of a row in its step: the number of steps in a pass over all rows
+
+
+class EpochRecord(NamedTuple):
+    """Means over the steps of an epoch, in nats."""
+
+    complexity_weights: Any  # JAX arrays, or NumPy arrays once they have been fetched
+    complexity_noise: Any
+    accuracy: Any
+    bad_step: Any  # the first step with a value that is not finite, or −1
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+def map_runs(function: Callable, *by_run: Any, data: Any = None) -> Any:
+    """Apply a function to every run, within a compiled program.
+
+    A single run is not mapped but reshaped, which costs nothing.
+
+    Args:
+        function: Takes one run of every argument and, if there are any, one set of data.
+        by_run: Pytrees of arrays with a leading axis of runs.
+        data: Pytree of arrays with a leading axis of sets, one for each run or one for all.
+    """
+    has_data = data is not None
+    if _length(by_run) == 1:
+        arguments = [*by_run, data] if has_data else by_run
+        return jax.tree.map(_add_axis, function(*jax.tree.map(_drop_axis, arguments)))
+    if not has_data:
+        return jax.vmap(function)(*by_run)
+    own = _length(data) > 1
+    axes = (*(0 for _ in by_run), 0 if own else None)
+    return jax.vmap(function, in_axes=axes)(*by_run, data if own else _drop_all(data))
+
+
+def stack_runs(runs: list[Any]) -> Any:
+    """Join pytrees of single runs along a new leading axis."""
+    return jax.tree.map(lambda *arrays: _stack(arrays), *runs)
+
+
+def take_run(tree: Any, run: int) -> Any:
+    """Return one run of a pytree with a leading axis of runs."""
+    return jax.tree.map(lambda a: a[run], tree)
+
+
+def _stack(arrays: tuple[Any, ...]) -> Any:
+    on_host = not any(isinstance(a, jax.Array) for a in arrays)
+    if len(arrays) == 1:  # not a copy
+        return np.asarray(arrays[0])[None] if on_host else _add_axis(arrays[0])
+    return np.stack(arrays) if on_host else jnp.stack(arrays)
+
+
+def _length(tree: Any) -> int:
+    return jnp.shape(jax.tree.leaves(tree)[0])[0]
+
+
+def _drop_axis(a: Any) -> Any:
+    return jnp.squeeze(a, axis=0)
+
+
+def _drop_all(tree: Any) -> Any:
+    return jax.tree.map(_drop_axis, tree)
+
+
+def _add_axis(a: Any) -> Any:
+    return jnp.expand_dims(a, 0)
+
+
+# --- one epoch ------------------------------------------------------------------------------------
+
+
+def steps_per_pass(rows: int, batch_size: int) -> int:
+    """Return the number of batches that use every row once."""
+    return -(-rows // batch_size)
+
+
+def deal(order: Array, batch_size: int) -> tuple[Array, np.ndarray]:
+    """Deal rows to batches like cards, so that batch sizes differ by at most one.
+
+    Returns:
+        Indices of shape (batches, batch_size), and which of them count (constant): every row does,
+        once. The others are padding.
+
+    Example:
+        >>> indices, counts = deal(jnp.arange(7), 3)
+        >>> jnp.where(counts, indices, -1).tolist()
+        [[0, 3, 6], [1, 4, -1], [2, 5, -1]]
+    """
+    rows = order.shape[0]
+    batches = steps_per_pass(rows, batch_size)
+    places = np.arange(batches * batch_size).reshape(batch_size, batches).T
+    counts = places < rows
+    return order[np.where(counts, places, 0)], counts
+
+
+def rate_at(schedule: Schedule, epoch: ArrayLike, xp: Any = jnp) -> Any:
+    """Return the learning rate at a time in epochs: a plateau, then half a cosine down to 0.
+
+    Args:
+        schedule: Numbers of JAX, or of NumPy with `xp=np`.
+        epoch: Time in epochs.
+        xp: Module whose functions compute it.
+    """
+    cooled = xp.clip((epoch - schedule.cool_start) / schedule.cool_epochs, 0, 1)
+    return schedule.rate * 0.5 * (1 + xp.cos(xp.pi * cooled))
+
+
+def warmth_at(schedule: Schedule, epoch: ArrayLike) -> Array:
+    """Return the weight of the complexity at a time in epochs."""
+    return jnp.clip(epoch / jnp.maximum(schedule.warm_epochs, 1e-9), 0, 1)
+
+
+def _run_epoch(
+    spec: ProgramSpec,
+    constants: Constants,
+    schedule: Schedule,
+    state: TrainingState,
+    data: tuple[Any, Array],
+) -> tuple[TrainingState, EpochRecord]:
+    """Pass over the rows once, in random batches."""
+    inputs, targets = data
+    rows, dtype = targets.shape[0], spec.layout.dtype
+    batch_size = min(spec.batch_size, rows)
+    batches = steps_per_pass(rows, batch_size)
+    shuffle_key, noise_key = jax.random.split(jax.random.fold_in(state.key, state.epoch))
+    order = shuffle(shuffle_key, rows) if batches > 1 else jnp.arange(rows)
+    indices, counts = deal(order, batch_size)
+    take = partial(_take_batches, spec, indices)
+    forward = propagate(spec.f, spec.inference)
+    draw_count = None
+    if draws(spec.inference):
+        beliefs = spec.layout.beliefs(state.weights.beliefs(state.alive), constants.certain)
+        draw_count = Tape.length(forward, beliefs, jax.tree.map(lambda a: a[:batch_size], inputs))
+    steps = jnp.arange(batches)
+    batch_data = (
+        jax.tree.map(take, inputs),
+        take(targets),
+        None if counts.all() else jnp.asarray(counts, dtype),
+        _draw_noise(noise_key, batches, draw_count, dtype),
+        rate_at(schedule, state.epoch + steps / batches).astype(dtype),
+        warmth_at(schedule, state.epoch + (steps + 1) / batches).astype(dtype),
+        steps,
+    )
+    noise_share = min(1.0, batch_size / min(_NOISE_MEMORY, rows))
+
+    def step(carry: Any, batch: Any) -> tuple[Any, None]:
+        moved, memory, noise, noise_steps, sums, bad_step = carry
+        x, y, count, drawn, rate, warmth, number = batch
+
+        def objective(moved: tuple[Coordinates, Any]) -> tuple[Array, Any]:
+            weights, free = moved
+            beliefs = spec.layout.beliefs(weights.beliefs(state.alive), constants.certain)
+            prediction = forward(_make_tape(drawn, draw_count, dtype), beliefs, x)
+            if spec.conjugate_noise:
+                fresh = constants.likelihood.update_noise(
+                    jax.lax.stop_gradient(prediction), y, weights=count, size=schedule.size
+                )
+                # A step along the natural gradient; the first ones average what has been seen.
+                share = jnp.maximum(noise_share, 1 / (1 + noise_steps))
+                current = jax.tree.map(lambda old, new: old + share * (new - old), noise, fresh)
+            else:
+                current = jax.tree.map(jax.nn.softplus, free)
+            divergence = flat_complexity(weights, state.alive, state.prior)
+            parts = compute_parts(
+                divergence, constants.likelihood, current, prediction, y, weights=count
+            )
+            accuracy = schedule.row_weight * parts.accuracy
+            value = warmth * divergence + parts.complexity_noise - accuracy
+            return value / schedule.size, (current, divergence, accuracy)
+
+        gradient, (noise, divergence, accuracy) = jax.grad(objective, has_aux=True)(moved)
+        update, memory = spec.optimiser.update(gradient, memory, moved)
+        moved = jax.tree.map(lambda p, u: p + rate * u, moved, update)
+        finite = jnp.isfinite(divergence - accuracy)
+        bad_step = jnp.where((bad_step < 0) & ~finite, number, bad_step)
+        sums = (sums[0] + divergence, sums[1] + accuracy)
+        return (moved, memory, noise, noise_steps + 1, sums, bad_step), None
+
+    zero = jnp.zeros((), dtype)
+    moved = select_moved(spec, state.weights, state.noise)
+    no_step = jnp.full((), -1)
+    carry = (moved, state.memory, state.noise, state.noise_steps, (zero, zero), no_step)
+    carry, _ = jax.lax.scan(step, carry, batch_data)
+    (weights, free), memory, noise, noise_steps, sums, bad_step = carry
+    if not spec.conjugate_noise:
+        noise = jax.tree.map(jax.nn.softplus, free)
+    is_finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(v)) for v in jax.tree.leaves(weights)]))
+    bad_step = jnp.where((bad_step < 0) & ~is_finite, batches - 1, bad_step)
+    prior = state.prior
+    if spec.empirical_bayes:
+        prior = fit_priors(spec.layout, weights.beliefs(state.alive), prior)
+    new = TrainingState(
+        weights, state.alive, memory, noise, noise_steps, prior, state.key, state.epoch + 1
+    )
+    noise_complexity = constants.likelihood.noise_complexity(noise)
+    record = EpochRecord(sums[0] / batches, noise_complexity, sums[1] / batches, bad_step)
+    # A run that failed keeps its last good state.
+    return jax.tree.map(partial(_choose, bad_step < 0), new, state), record
+
+
+def _choose(yes: Array, new: Array, old: Array) -> Array:
+    return jax.lax.select_n(yes, old, new) if new is not old else new
+
+
+def _take_batches(spec: ProgramSpec, indices: Array, values: Array) -> Array:
+    """Return the rows of all batches of an epoch, divided over the mesh if there is one."""
+    taken = jnp.take(values, indices, axis=0, mode="clip")
+    if spec.mesh is None or indices.shape[1] % spec.mesh.size:
+        return taken
+    sharding = NamedSharding(spec.mesh, PartitionSpec(None, spec.mesh.axis_names))
+    return jax.lax.with_sharding_constraint(taken, sharding)
+
+
+def _draw_noise(
+    key: Array, batches: int, draw_count: int | None, dtype: Any
+) -> tuple[Array, Array | None] | None:
+    """Return a key for each step of an epoch and, if they are few, the numbers it draws."""
+    if draw_count is None:
+        return None
+    keys = jax.random.split(key, batches)
+    if batches * draw_count > _DRAWN_AT_ONCE:
+        return keys, None
+    shape = (batches, draw_count)
+    return keys, jax.random.normal(jax.random.fold_in(key, batches), shape, dtype)
+
+
+def _make_tape(
+    drawn: tuple[Array, Array | None] | None, draw_count: int | None, dtype: Any
+) -> Tape | None:
+    """Return the noise of one step."""
+    if drawn is None or draw_count is None:
+        return None
+    key, numbers = drawn
+    if numbers is None:
+        numbers = jax.random.normal(key, (draw_count,), dtype)
+    return Tape(numbers, jax.random.fold_in(key, 1))
+
+
+def select_moved(spec: ProgramSpec, weights: Coordinates, noise: Any) -> tuple[Coordinates, Any]:
+    """Return what the optimiser moves."""
+    return weights, None if spec.conjugate_noise else free_noise(noise)
+
+
+def free_noise(noise: Any) -> Any:
+    """Return the parameters of q(γ) as numbers of either sign, which softplus maps back.
+
+    Large ones move by the learning rate, not in proportion to their size. In logarithms, Adam's
+    noise keeps the precision too low and the weights from settling (docs/design-notes.md).
+    """
+    return jax.tree.map(lambda p: p + jnp.log(-jnp.expm1(-p)), noise)
+
+
+def fit_priors(
+    layout: Layout, flat: tuple[Normal, ...], priors: tuple[Normal, ...]
+) -> tuple[Normal, ...]:
+    """Return, for every leaf, the prior variance of least complexity.
+
+    Empirical Bayes: ∂KL/∂σ_p² = 0 where σ_p² is the mean over live weights of σ² + (μ − μ_p)².
+    """
+    variances = []
+    for place in layout.places:
+        q, prior = flat[place.vector], priors[place.vector]
+        alive = q.variance > 0
+        square = jnp.where(alive, q.variance + jnp.square(q.mean - prior.mean), 0)
+        here = slice(place.start, place.start + place.size)
+        live = jnp.sum(alive[here])
+        mean = jnp.sum(square[here]) / jnp.maximum(live, 1)
+        variances.append(jnp.where(live > 0, mean, prior.variance[place.start]))
+    vectors = layout.vectors(variances, padding=1.0)
+    return tuple(Normal(p.mean, v) for p, v in zip(priors, vectors, strict=True))
+
+
+# --- compiled programs ----------------------------------------------------------------------------
+
+
+@partial(jax.jit, static_argnames=("spec",))
+def restart_optimiser(spec: ProgramSpec, state: TrainingState) -> TrainingState:
+    """Return a state whose optimiser remembers nothing, least of all weights that are gone."""
+
+    def restart(state: TrainingState) -> TrainingState:
+        moved = select_moved(spec, state.weights, state.noise)
+        memory = spec.optimiser.init(moved)
+        return state._replace(memory=memory, epoch=jnp.zeros_like(state.epoch))
+
+    # An empty memory has no axis of runs, so it must not stand in the argument.
+    return map_runs(restart, state._replace(memory=None))
+
+
+@partial(jax.jit, static_argnames=("spec",), donate_argnames=("state",))
+def train(
+    spec: ProgramSpec,
+    state: TrainingState,
+    constants: Constants,
+    data: tuple,
+    schedule: Schedule,
+    epochs: Array,
+) -> tuple[TrainingState, EpochRecord]:
+    """Train for some epochs, at most CALL_LENGTH; stop early if no run can go on.
+
+    Returns:
+        The state, and a record for each epoch and run (the rest of CALL_LENGTH is zero).
+    """
+    run_epoch = partial(_run_epoch, spec, constants, schedule)
+    # (Asking JAX for the shapes of a record would mean to trace an epoch twice.)
+    dtype = spec.layout.dtype
+    dtypes = EpochRecord(dtype, dtype, dtype, jnp.int32)
+    shape = (CALL_LENGTH, *state.epoch.shape)
+    records = EpochRecord(*(jnp.zeros(shape, kind) for kind in dtypes))
+
+    def should_go_on(carry: Any) -> Array:
+        number, _, _, ok = carry
+        return (number < epochs) & ok
+
+    def body(carry: Any) -> Any:
+        number, state, records, _ = carry
+        state, record = map_runs(run_epoch, state, data=data)
+        pairs = zip(records, record, strict=True)
+        records = EpochRecord(*(all_.at[number].set(new.astype(all_.dtype)) for all_, new in pairs))
+        return number + 1, state, records, jnp.any(record.bad_step < 0)
+
+    _, state, records, _ = jax.lax.while_loop(should_go_on, body, (0, state, records, True))
+    if spec.mesh is not None:
+        places = placement(spec, (state, records))
+        state, records = jax.lax.with_sharding_constraint((state, records), places)
+    return state, records
+
+
+def placement(spec: ProgramSpec, tree: Any) -> Any:
+    """Where arrays live on the mesh: whole everywhere, but for weights that are to be divided."""
+    assert spec.mesh is not None
+    mesh, sizes = spec.mesh, spec.layout.sizes
+
+    def place(leaf: Any) -> NamedSharding:
+        shape = jnp.shape(leaf)
+        if spec.shard_weights and shape[-1:] and shape[-1] in sizes:
+            axes = [None] * (len(shape) - 1)
+            return NamedSharding(mesh, PartitionSpec(*axes, mesh.axis_names))
+        return NamedSharding(mesh, PartitionSpec())
+
+    return jax.tree.map(place, tree)

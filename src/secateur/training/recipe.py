@@ -1,0 +1,231 @@
+"""How training starts, steps and ends."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+from jax.sharding import Mesh
+
+from secateur.distributions import Normal
+from secateur.pytrees import PyTree, flatten_beliefs, is_belief
+from secateur.training.layout import Layout, Place
+
+__all__ = ["RECIPES", "BeforeUpdate", "Recipe", "Training", "choose_recipe"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that can be chosen about training.
+
+    Attributes:
+        standardise_inputs: Whether to give every input column mean 0 and standard deviation 1.
+        standardise_targets: Likewise the targets of a Gaussian likelihood of unknown precision;
+            its Gamma prior is then that of the standardised targets' precision. The free energy
+            stays in the data's own units.
+        initial_means: "params" starts from the model's own weights (matrices that are constant,
+            such as zeros, are drawn so that they keep the size of their input). A number draws all
+            means from N(0, number²).
+        initial_deviation: Standard deviation of every weight at the start. None is the prior's.
+        conjugate_noise: Whether q(γ) follows the weights in closed form. In the paper Adam learns
+            it, which keeps it optimistic while the network learns.
+        rate: Learning rate of Adam.
+        full_rate_width: Means of a leaf with a longer side than this move at a proportionally lower
+            rate, because a unit sums over all its inputs. None moves all at the same rate.
+        warm_steps: Number of steps (at most a quarter of all) over which the weight of the
+            complexity rises from 0 to 1, so that units that have learnt nothing yet are not given
+            up.
+        batch_size: Number of rows in a step, at most all rows.
+        epochs: Maximum number of epochs. None is about `steps` steps, and at least 60 epochs.
+        steps: See `epochs`.
+        retrain_epochs: Maximum number of epochs of each training between rounds of pruning. None is
+            about `retrain_steps` steps, and at least 60 epochs.
+        retrain_steps: See `retrain_epochs`.
+        cooling: Share of the epochs in which the rate falls to 0; 0 keeps it constant.
+        stops: Whether to begin cooling (or, without cooling, to end) once the free energy is level.
+        samples: Number of draws that the final free energy averages, for sampling algorithms.
+    """
+
+    standardise_inputs: bool = True
+    standardise_targets: bool = True
+    initial_means: str | float = "params"
+    initial_deviation: float | None = 0.05
+    conjugate_noise: bool = True
+    rate: float = 2e-2
+    full_rate_width: int | None = 50
+    warm_steps: int = 15_000
+    batch_size: int = 64
+    epochs: int | None = None
+    steps: int = 60_000
+    retrain_epochs: int | None = None
+    retrain_steps: int = 15_000
+    cooling: float = 0.3
+    stops: bool = True
+    samples: int = 10
+
+
+RECIPES = {
+    "default": Recipe(),
+    # Settings of the paper's notebooks; batch_size, epochs and rate vary with its data sets.
+    "paper": Recipe(
+        standardise_targets=False,
+        initial_means=0.01,
+        initial_deviation=None,
+        conjugate_noise=False,
+        rate=1e-2,
+        full_rate_width=None,
+        warm_steps=0,
+        batch_size=16,
+        epochs=750,
+        retrain_epochs=150,
+        cooling=0.0,
+        stops=False,
+    ),
+}
+
+
+def choose_recipe(
+    recipe: str | Recipe,
+    *,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    rate: float | None = None,
+) -> Recipe:
+    """Return a recipe by name or as it is, with the options that are not None in its place."""
+    if isinstance(recipe, str):
+        if recipe not in RECIPES:
+            raise ValueError(f"recipe={recipe!r}. Supported: {', '.join(RECIPES)}, or a Recipe.")
+        recipe = RECIPES[recipe]
+    options = {"epochs": epochs, "batch_size": batch_size, "rate": rate}
+    changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    for name, value in changes.items():
+        if not value > 0:
+            raise ValueError(f"{name}={value}. It must be positive.")
+    return replace(recipe, **changes)
+
+
+@dataclass(frozen=True, eq=False)
+class BeforeUpdate:
+    """What was there before the data that a model was last updated with; see `secateur.update`.
+
+    Attributes:
+        priors: Priors of the weights before any data, a pytree like the beliefs.
+        alive: Which weights were alive when the update began, by uncertain leaf, a pytree like the
+            beliefs. The posterior of those is the prior of the update.
+    """
+
+    priors: Any
+    alive: Any
+
+    def flatten_alive(self, layout: Layout) -> tuple[np.ndarray, ...]:
+        """Return which weights were alive, by vector of a layout."""
+        masks = [m for m in layout.treedef.flatten_up_to(self.alive) if m is not None]
+        return tuple(np.asarray(v) > 0.5 for v in layout.vectors([np.asarray(m) for m in masks]))
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """How a model is trained: what training needs, beside model and data, to go on.
+
+    Attributes:
+        recipe: See `Recipe`.
+        optimiser: Optimiser whose updates are scaled by the recipe's falling rate. None is Adam.
+        empirical_bayes: Whether the variances of Normal priors are learnt.
+        mesh: Devices over which the rows of each step are divided, or None.
+        before_update: What a model was updated from, or None.
+    """
+
+    recipe: Recipe
+    optimiser: optax.GradientTransformation | None = None
+    empirical_bayes: bool = False
+    mesh: Mesh | None = None
+    before_update: BeforeUpdate | None = None
+
+
+@cache  # the same optimiser for the same layout, so that compiled programs are reused
+def make_adam(layout: Layout, full_rate_width: int | None) -> optax.GradientTransformation:
+    """Return Adam of rate 1, slower for the means of wide layers.
+
+    Adam moves every weight by about the same distance in a step, and a unit sums over all its
+    inputs: with many of them, the same rate moves it much further.
+
+    Args:
+        layout: Layout of the weights.
+        full_rate_width: See `Recipe`.
+    """
+    factors = [_rate_factor(place, full_rate_width) for place in layout.places]
+    steps = [optax.scale_by_adam(), optax.scale(-1.0)]
+    if any(factor < 1 for factor in factors):
+        vectors = layout.vectors([np.float32(factor) for factor in factors])
+        scales = [v[:1] if (v == v[0]).all() else v for v in vectors]
+        steps.append(optax.stateless(lambda updates, _: _scale_means(scales, updates)))
+    return optax.chain(*steps)
+
+
+def _rate_factor(place: Place, width: int | None) -> float:
+    """Which axes of a leaf are inputs is not known: the longer side decides."""
+    if width is None or len(place.shape) < 2:
+        return 1.0
+    longer = max(math.prod(place.shape[:-1]), math.prod(place.shape[1:]))
+    return min(1.0, width / longer)
+
+
+def _scale_means(scales: Any, updates: Any) -> Any:
+    weights, noise = updates
+    means = tuple(m * s.astype(m.dtype) for m, s in zip(weights.means, scales, strict=True))
+    return weights._replace(means=means), noise
+
+
+def make_initial_beliefs(
+    recipe: Recipe, key: Array, beliefs: PyTree, priors: PyTree, *, redraw: bool
+) -> PyTree:
+    """Return the beliefs that a run starts from, in NumPy arrays: there is nothing to compile.
+
+    Args:
+        recipe: See `Recipe`.
+        key: A random key for drawn means.
+        beliefs: Beliefs whose means are the model's own weights. Variances are replaced, except
+            that what is certain (variance 0) stays so.
+        priors: Priors of the beliefs.
+        redraw: Whether to draw the means even where the recipe starts from the model's weights,
+            with each leaf's own spread: another initialisation of the same kind, for restarts.
+    """
+    leaves, _, treedef = flatten_beliefs(beliefs)
+    size = sum(np.size(leaf.mean) for leaf in leaves if is_belief(leaf))
+    noise = np.asarray(jax.random.normal(key, (size,), jnp.float32))
+    new: list[Any] = []
+    for leaf, prior in zip(leaves, treedef.flatten_up_to(priors), strict=True):
+        if not is_belief(leaf):
+            new.append(leaf)
+            continue
+        weights, alive = np.asarray(leaf.mean), np.asarray(leaf.variance) > 0
+        own, noise = noise[: weights.size].reshape(weights.shape), noise[weights.size :]
+        mean = _initial_mean(recipe, own, weights, redraw)
+        deviation = recipe.initial_deviation
+        variance = np.asarray(prior.variance) if deviation is None else deviation**2
+        new.append(
+            Normal(
+                np.where(alive, mean, weights).astype(weights.dtype),
+                np.where(alive, variance, 0).astype(weights.dtype),
+            )
+        )
+    return treedef.unflatten(new)
+
+
+def _initial_mean(recipe: Recipe, noise: np.ndarray, weights: np.ndarray, redraw: bool) -> Any:
+    if not isinstance(recipe.initial_means, str):
+        return recipe.initial_means * noise
+    spread, centre = np.std(weights) if weights.size > 1 else 0.0, np.mean(weights)
+    if spread > 0:
+        return centre + spread * noise if redraw else weights
+    if weights.ndim < 2:
+        return weights  # biases and scales are constant on purpose
+    # He's scale, for the layout (…, inputs, outputs); a matrix of zeros could never break symmetry.
+    return centre + np.sqrt(2 / np.prod(weights.shape[:-1])) * noise

@@ -1,0 +1,147 @@
+"""Standardised inputs and targets, and what that means for the free energy.
+
+A network that trains well sees numbers around 1. The free energy must not notice: with
+z = (y − m)/s, p(y) = p(z)/s, so N·Σ ln s is added to the free energy of the standardised targets
+and it stays −ln evidence of the targets in their own units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.tree_util import register_dataclass
+
+from secateur.distributions import Normal
+from secateur.training.devices import is_addressable
+
+# A deviation below this part of the values' own size is rounding: the column is constant.
+_RELATIVE_ROUNDING = {2: 1e-2, 4: 1e-6, 8: 1e-11}
+
+
+@register_dataclass
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """The change of units z = (y − shift) / scale, per entry of the last axis."""
+
+    shift: Any
+    scale: Any
+
+    def to_standard(self, values: Any) -> Any:
+        """From the data's own units; in float64 if the values are NumPy's."""
+        if isinstance(values, jax.Array):
+            dtype = jnp.result_type(values, jnp.float32)
+            shift, scale = (_against(p, values).astype(dtype) for p in (self.shift, self.scale))
+            return (values.astype(dtype) - shift) / scale
+        return (np.asarray(values, np.float64) - self.shift) / self.scale
+
+    def to_data(self, prediction: Normal | Array) -> Normal | Array:
+        """Back to the data's own units."""
+        if isinstance(prediction, Normal):
+            scale = _against(self.scale, prediction.mean)
+            shift = _against(self.shift, prediction.mean)
+            return Normal(prediction.mean * scale + shift, prediction.variance * jnp.square(scale))
+        return prediction * _against(self.scale, prediction) + _against(self.shift, prediction)
+
+    def log_jacobian_per_row(self, targets: Any) -> float:
+        """Σ ln s over the elements of one row of targets of this shape."""
+        row = np.shape(targets)[1:]
+        return float(np.sum(np.broadcast_to(np.log(np.asarray(self.scale, np.float64)), row)))
+
+
+def _against(parameter: Array, values: Array) -> Array:
+    """Give a per-column parameter leading axes, which strict rank promotion asks for."""
+    parameter = jnp.asarray(parameter)
+    return parameter.reshape((1,) * (jnp.ndim(values) - parameter.ndim) + parameter.shape)
+
+
+@register_dataclass
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """How a model's data are standardised; None where they are not.
+
+    Attributes:
+        inputs: a pytree like the inputs, with an `Affine` or None in the place of each array.
+        targets: an `Affine` or None.
+    """
+
+    inputs: Any
+    targets: Affine | None
+
+    def standardise_inputs(self, inputs: Any, dtype: Any) -> Any:
+        """Standardise inputs, and give floating numbers the dtype."""
+        return jax.tree.map(
+            lambda affine, x: _standardise(affine, x, dtype), self.inputs, inputs, is_leaf=_is_affine
+        )
+
+    def standardise_targets(self, targets: Any, dtype: Any) -> Any:
+        """Standardise targets, and give floating numbers the dtype."""
+        return _standardise(self.targets, targets, dtype)
+
+    def standardise(self, block: tuple[Any, Any], dtype: Any) -> tuple[Any, Any]:
+        """Standardise inputs and targets, and give floating numbers the dtype."""
+        inputs, targets = block
+        return self.standardise_inputs(inputs, dtype), self.standardise_targets(targets, dtype)
+
+
+def _standardise(affine: Affine | None, values: Any, dtype: Any) -> Any:
+    values = values if isinstance(values, jax.Array) else np.asarray(values)
+    if affine is not None:
+        values = affine.to_standard(values)
+    return values.astype(dtype) if jnp.issubdtype(values.dtype, jnp.floating) else values
+
+
+def _is_affine(node: Any) -> bool:
+    return node is None or isinstance(node, Affine)
+
+
+def _summarise(xp: Any, values: Any) -> tuple[Any, Any, Any]:
+    """Mean, sum of squared deviations and largest size of every column, by NumPy or by JAX."""
+    flat = values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1)
+    mean = xp.mean(flat, axis=0)
+    return mean, xp.sum(xp.square(flat - mean[None]), axis=0), xp.max(xp.abs(flat), axis=0)
+
+
+class Columns:
+    """Running count, mean and sum of squared deviations per column, in float64 (Chan et al.)."""
+
+    def __init__(self, values: Any) -> None:
+        self.itemsize = values.dtype.itemsize
+        self.rows = len(values)
+        self.vector = values.ndim == 1
+        if is_addressable(values):
+            summary = _summarise(np, np.asarray(values).astype(np.float64))
+        else:
+            summary = jax.tree.map(np.asarray, _summarise(jnp, values))
+        self.count = values.size // max(1, summary[0].size)
+        self.mean, self.squares, self.largest = summary
+
+    def join(self, other: Columns) -> None:
+        """Add another block of rows."""
+        total = self.count + other.count
+        gap = other.mean - self.mean
+        self.mean = self.mean + gap * (other.count / total)
+        self.squares = self.squares + other.squares + gap**2 * (self.count * other.count / total)
+        self.largest = np.maximum(self.largest, other.largest)
+        self.count, self.rows = total, self.rows + other.rows
+
+    @property
+    def constant(self) -> np.ndarray:
+        """Which columns have one value only, but for rounding."""
+        rounding = _RELATIVE_ROUNDING.get(self.itemsize, 1e-6)
+        return self.deviation <= rounding * self.largest
+
+    @property
+    def deviation(self) -> np.ndarray:
+        """Standard deviation per column."""
+        return np.sqrt(self.squares / max(self.count, 1))
+
+    def affine(self) -> Affine:
+        """Return the change of units that makes every column that varies mean 0, deviation 1."""
+        scale = np.where(self.constant, 1.0, self.deviation)
+        shape = () if self.vector else scale.shape
+        return Affine(self.mean.reshape(shape), scale.reshape(shape))

@@ -1,0 +1,334 @@
+"""Where rows come from: arrays that stay on the device, or a stream of batches that never do.
+
+Both give *blocks* of rows. Arrays are one block, used again in every epoch. A stream is cut into
+blocks of fixed size, used in turn; training sees no more than one of them at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from secateur.distributions import Normal
+from secateur.training.devices import is_addressable
+from secateur.training.scaling import Columns, Scaling
+
+Block = tuple[Any, Array]
+
+# Rows of a stream that are on the device at a time.
+_BLOCK_ROWS = 16_384
+# How much of a stream that can be read only once is looked at to learn its units.
+_PREVIEW_ROWS = 16_384
+
+
+class Arrays:
+    """Data in memory: `(inputs, targets)`, or several such sets of equal shape.
+
+    Args:
+        sets: pairs of inputs and targets.
+    """
+
+    repeatable = True
+
+    def __init__(self, sets: list[Block]) -> None:
+        self.sets = [check_arrays(inputs, targets) for inputs, targets in sets]
+        check_shapes(self.sets)
+        self.size = len(self.sets[0][1])
+        self.blocks_per_pass = 1
+
+    @cached_property
+    def columns(self) -> list[tuple[Any, Columns]]:
+        """Statistics of inputs and targets, one per set."""
+        return [(_input_columns(x), Columns(y)) for x, y in self.sets]
+
+    def blocks(self, *, start: int = 0) -> Iterator[Block]:
+        """Yield the (first) set again and again."""
+        return itertools.repeat(self.sets[0])
+
+    def sample(self) -> Block:
+        """Return a few rows, to try the model on; zeros if they are in other processes."""
+        return _head(self.sets[0])
+
+
+class Stream:
+    """Data as batches, from a function that starts an iterator, or an iterable.
+
+    Args:
+        batches: called or iterated over for each pass; an iterator allows one pass only.
+        size: number of rows in all; counted in a pass of its own if not given.
+        batch_size: rows in a step; blocks are multiples of it.
+    """
+
+    def __init__(self, batches: Any, *, size: int | None, batch_size: int) -> None:
+        self._open, self.repeatable = _opener(batches)
+        self._block_rows = batch_size * max(1, _BLOCK_ROWS // batch_size)
+        if self.repeatable:
+            found = _statistics(self._open())
+        else:
+            if size is None:
+                raise ValueError(
+                    "the data are an iterator that can be read only once, so their number of rows "
+                    "must be given: size=…. Or give a function that starts a new iterator."
+                )
+            iterator = self._open()
+            preview: list[Block] = []
+            rows = 0
+            for batch in iterator:
+                preview.append(check_arrays(*batch))
+                rows += len(preview[-1][1])
+                if rows >= _PREVIEW_ROWS:
+                    break
+            rest = itertools.chain(preview, iterator)
+            self._open = lambda: rest
+            found = _statistics(iter(preview))
+        columns, counted, self._sample = found
+        self.columns = [columns]  # statistics of inputs and targets, as if of one set
+        if size is not None and self.repeatable and size != counted:
+            raise ValueError(f"size={size}, but the stream has {counted} rows. Leave size out.")
+        self.size = counted if size is None else size
+        self.blocks_per_pass = -(-self.size // self._block_rows)
+
+    def sample(self) -> Block:
+        """Return a few rows, to try the model on."""
+        return self._sample
+
+    def steps_per_pass(self, batch_size: int) -> int:
+        """Return how many steps a pass has."""
+        whole, rest = divmod(self.size, self._block_rows)
+        return whole * (self._block_rows // batch_size) + -(-rest // batch_size)
+
+    def blocks(self, *, start: int = 0) -> Iterator[Block]:
+        """Yield blocks, pass after pass, from the given one on."""
+        skip = start
+        while True:
+            made = 0
+            for block in _regroup(self._open(), self._block_rows):
+                made += 1
+                if skip:
+                    skip -= 1
+                    continue
+                yield block
+            if not self.repeatable or not made:
+                return
+
+
+def make_scaling(columns: tuple[Any, Columns], *, inputs: bool, targets: bool) -> Scaling:
+    """Return the change of units that a recipe asks for."""
+    x, y = columns
+    return Scaling(
+        inputs=jax.tree.map(
+            lambda c: c.affine() if inputs and c is not None else None, x, is_leaf=_is_columns
+        ),
+        targets=y.affine() if targets else None,
+    )
+
+
+def _is_columns(node: Any) -> bool:
+    return node is None or isinstance(node, Columns)
+
+
+def _input_columns(inputs: Any) -> Any:
+    """Columns of every array of floating numbers; None for others, such as tokens."""
+    return jax.tree.map(
+        lambda x: Columns(x) if jnp.issubdtype(x.dtype, jnp.floating) else None, inputs
+    )
+
+
+def _head(block: Block) -> Block:
+    def head(values: Any) -> np.ndarray:
+        if is_addressable(values):
+            return np.asarray(values[:2])
+        return np.zeros((min(2, len(values)), *values.shape[1:]), values.dtype)
+
+    return jax.tree.map(head, block)
+
+
+def _opener(batches: Any) -> tuple[Callable[[], Iterator[Block]], bool]:
+    if callable(batches):
+        return lambda: iter(batches()), True
+    if not isinstance(batches, Iterable):
+        raise TypeError(
+            f"the data are a {type(batches).__name__}. Supported: a pair of arrays (x, y), a "
+            "function that starts an iterator of such pairs, or an iterable of them."
+        )
+    iterator = iter(batches)
+    if iterator is batches:
+        return lambda: iterator, False
+    return lambda: iter(batches), True
+
+
+def _statistics(batches: Iterator[Block]) -> tuple[tuple[Any, Columns], int, Block]:
+    """Columns of inputs and targets, rows, and a sample: in one pass and constant memory."""
+    total: tuple[Any, Columns] | None = None
+    sample: Block | None = None
+    rows = 0
+    for batch in batches:
+        x, y = check_arrays(*batch)
+        found = (_input_columns(x), Columns(y))
+        rows += len(y)
+        if total is None:
+            total, sample = found, _head((x, y))
+            continue
+        jax.tree.map(_join, total, found, is_leaf=_is_columns)
+    if total is None or sample is None:
+        raise ValueError("the stream of data is empty: it gave no batch.")
+    return total, rows, sample
+
+
+def _join(a: Columns | None, b: Columns | None) -> None:
+    if a is not None and b is not None:
+        a.join(b)
+
+
+def _regroup(batches: Iterator[Block], rows: int) -> Iterator[Block]:
+    """Cut a stream of batches of any size into blocks of the given number of rows."""
+    waiting: list[Block] = []
+    count = 0
+    for batch in batches:
+        waiting.append(check_arrays(*batch))
+        count += len(waiting[-1][1])
+        while count >= rows:
+            joined = _concatenate(waiting)
+            yield jax.tree.map(lambda a: a[:rows], joined)
+            waiting = [jax.tree.map(lambda a: a[rows:], joined)]
+            count -= rows
+    if count:
+        yield _concatenate(waiting)
+
+
+def _concatenate(blocks: list[Block]) -> Block:
+    return jax.tree.map(lambda *parts: np.concatenate([np.asarray(p) for p in parts]), *blocks)
+
+
+def make_source(data: Any, *, size: int | None, batch_size: int) -> Arrays | Stream:
+    """Return the user's data as a source: a pair of arrays, or else a stream of them."""
+    if not (isinstance(data, tuple) and len(data) == 2 and hasattr(data[1], "__len__")):
+        return Stream(data, size=size, batch_size=batch_size)
+    if size is not None:
+        raise ValueError(f"size={size} is for streams; arrays know how many rows they have.")
+    return Arrays([data])
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def check_arrays(inputs: Any, targets: Any) -> Block:
+    """Check a pair of inputs and targets, and make arrays of what is none."""
+    inputs = jax.tree.map(lambda x: _array(x, "inputs"), inputs, is_leaf=_is_table)
+    targets = _array(targets, "targets")
+    if not jax.tree.leaves(inputs):
+        raise ValueError("the inputs hold no array.")
+    for name, x in (("targets", targets), *(("inputs", x) for x in jax.tree.leaves(inputs))):
+        if np.ndim(x) == 0:
+            raise ValueError(f"the {name} are a single number. Their first axis must count rows.")
+        if len(x) == 0:
+            raise ValueError(f"the {name} are empty: shape {np.shape(x)}. Give at least one row.")
+        if len(x) != len(targets):
+            raise ValueError(
+                f"the inputs have {len(x)} rows (shape {np.shape(x)}) and the targets "
+                f"{len(targets)} (shape {np.shape(targets)}). Give one target row per input row."
+            )
+        _all_finite(x, name)
+    return inputs, targets
+
+
+def check_shapes(sets: list[Block]) -> None:
+    """Check that several data sets can share one program."""
+    shapes = [jax.tree.map(np.shape, one) for one in sets]
+    for number, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            raise ValueError(
+                f"data set {number} has shapes {shape} and data set 0 has {shapes[0]}. Only data "
+                "sets of equal shapes can be fitted together; fit these one by one."
+            )
+
+
+def check_targets(columns: Columns) -> None:
+    """Refuse targets with nothing to learn: an output, or one class only."""
+    if columns.rows > 1 and np.any(columns.constant):
+        which = np.flatnonzero(columns.constant)
+        column = "the targets are" if columns.vector else f"target column(s) {which.tolist()} are"
+        raise ValueError(
+            f"{column} constant (value {columns.mean[which[0]]:.6g} in all {columns.rows} rows): "
+            "there is nothing to learn. Leave them out, or check how the data were read."
+        )
+
+
+def check_model(forward: Callable[[Any], Any], likelihood: Any, sample: Block, targets: Any) -> None:
+    """Check that model, data and likelihood fit together: shapes by tracing, labels by looking.
+
+    Args:
+        forward: from inputs to a prediction.
+        likelihood: the model's.
+        sample: a few rows.
+        targets: all there are. The values of labels and counts matter, so the least and the largest
+            are tried, against a prediction that is no work to make.
+    """
+    inputs, some = sample
+    shape = jax.eval_shape(forward, inputs)
+    if not isinstance(shape, Normal | jax.ShapeDtypeStruct):
+        raise TypeError(
+            f"the model returns {jax.tree.structure(shape)}. Supported: one array, rows first. "
+            "Choose one output, or join them."
+        )
+    example = shape.mean if isinstance(shape, Normal) else shape
+    if example.shape[:1] != (len(some),):
+        raise ValueError(
+            f"for {len(some)} rows of inputs the model returns shape {example.shape}. Its first "
+            "axis must count rows."
+        )
+    whole = jax.ShapeDtypeStruct((len(targets), *example.shape[1:]), example.dtype)
+    likelihood_of = partial(_likelihood_of, likelihood)
+    dtype = jax.dtypes.canonicalize_dtype(targets.dtype)
+    jax.eval_shape(likelihood_of, whole, jax.ShapeDtypeStruct(targets.shape, dtype))
+    if jnp.issubdtype(targets.dtype, jnp.integer) and likelihood.initial_noise(targets) is None:
+        values = np.asarray(targets).reshape(len(targets), -1)
+        extremes = np.array([values.min(axis=1).argmin(), values.max(axis=1).argmax()])
+        zeros = jnp.zeros((2, *example.shape[1:]), example.dtype)
+        likelihood_of(zeros, np.asarray(targets)[extremes])
+
+
+def _likelihood_of(likelihood: Any, prediction: Any, targets: Any) -> Any:
+    noise = likelihood.initial_noise(prediction)
+    return likelihood.expected_log_likelihood(noise, prediction, targets)
+
+
+def _is_table(node: Any) -> bool:
+    return hasattr(node, "to_numpy")
+
+
+def _array(values: Any, name: str) -> Any:
+    if _is_table(values):  # pandas, polars
+        values = values.to_numpy()
+    if isinstance(values, jax.Array):
+        return values
+    values = np.asarray(values)
+    if values.dtype.kind not in "biuf" and not jnp.issubdtype(values.dtype, jnp.floating):
+        raise TypeError(
+            f"the {name} have dtype {values.dtype}. Supported: numbers and booleans. Encode text, "
+            "dates and categories as numbers first."
+        )
+    return values
+
+
+def _all_finite(values: Any, name: str) -> None:
+    if not jnp.issubdtype(values.dtype, jnp.floating):
+        return
+    if not is_addressable(values):
+        if not bool(jnp.all(jnp.isfinite(values))):
+            raise ValueError(f"the {name} hold values that are not finite (nan or inf).")
+        return
+    bad = ~np.isfinite(np.asarray(values))
+    if bad.any():
+        first = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(
+            f"the {name} hold {int(bad.sum())} values that are not finite, the first "
+            f"({np.asarray(values)[first]}) at index {first}. Remove those rows, or fill in values."
+        )

@@ -1,0 +1,182 @@
+"""When the learning rate falls and when training ends, decided from the free energies so far."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from secateur.training.recipe import Recipe
+
+# Two-sided 95 %: a trend below this many standard errors is not told from none.
+_CRITICAL = 1.96
+# A Bayes factor of e is "not worth more than a bare mention" (Kass and Raftery, 1995): what another
+# window of the same length would gain must be worth at least that much.
+WORTH_MENTIONING = 1.0
+_SHORTEST_WINDOW = 20
+_FIRST_LOOK = 60
+# Adam moves a weight by no more than the rate in a step. Before the free energy may be called
+# level, a weight must have had time to go ten units: several times across the prior and back.
+_FIRST_DISTANCE = 10.0
+_BETWEEN_LOOKS = 10  # epochs, or 5 % of those so far
+_SHORTEST_COOLING = 20
+
+
+@dataclass
+class Timetable:
+    """The plan of one training: a plateau of the learning rate, then (if any) a cooling to 0.
+
+    Decisions are taken in epochs that depend on the free energies only, never on the clock: a run
+    that was interrupted takes the same decisions again.
+
+    Attributes:
+        budget: Maximum number of epochs.
+        cooling: Share of the epochs for cooling.
+        stops: Whether a level free energy ends the plateau.
+        warm_epochs: Number of epochs over which the weight of the complexity rises.
+        cool_start: Epoch in which cooling began, or inf.
+        cool_epochs: Number of epochs that cooling lasts.
+        next_look: Epoch in which the trend is looked at next.
+        plateau_reason: Why the plateau ended, in words.
+        stop_reason: Why training ended, in words; empty while it has not.
+    """
+
+    budget: int
+    cooling: float
+    stops: bool
+    warm_epochs: float = 0.0
+    cool_start: float = math.inf
+    cool_epochs: float = 1.0
+    next_look: int = _FIRST_LOOK
+    plateau_reason: str = ""
+    stop_reason: str = ""
+
+    @classmethod
+    def from_recipe(cls, recipe: Recipe, budget: int, steps: float) -> Timetable:
+        """Return the timetable of a recipe, for epochs of `steps` steps."""
+        warm = min(recipe.warm_steps / steps, budget / 4)
+        if not recipe.stops:
+            return cls(budget, recipe.cooling, False, warm, next_look=budget)
+        # The trend is that of the last third, which should lie well after the warming.
+        distance = _FIRST_DISTANCE / (recipe.rate * steps)
+        look = max(_FIRST_LOOK, math.ceil(distance), math.ceil(2 * warm))
+        return cls(budget, recipe.cooling, True, warm, next_look=look)
+
+    @property
+    def phase(self) -> str:
+        """Return "training" or "cooling"."""
+        return "training" if math.isinf(self.cool_start) else "cooling"
+
+    @property
+    def last_epoch(self) -> int:
+        """Return where training ends if nothing more is decided."""
+        if math.isinf(self.cool_start):
+            return self.budget
+        return int(self.cool_start + self.cool_epochs)
+
+    @property
+    def next_decision(self) -> int:
+        """Return the epoch before which nothing can change."""
+        if not math.isinf(self.cool_start):
+            return self.last_epoch
+        return min(self.next_look, self._latest_cooling)
+
+    @property
+    def _latest_cooling(self) -> int:
+        return self.budget - round(self.cooling * self.budget)
+
+    def decide(self, free_energies: np.ndarray) -> None:
+        """Take the decision that is due.
+
+        Args:
+            free_energies: Free energies by epoch and run, of shape (epochs, runs).
+        """
+        epoch = len(free_energies)
+        if epoch < self.next_decision:
+            return
+        if not math.isinf(self.cool_start):
+            cooled = f"; the learning rate then decayed to 0 over {self.cool_epochs:.0f} epochs"
+            self.stop_reason = self.plateau_reason + cooled
+            return
+        trends = [fit_trend(run) for run in free_energies.T if np.all(np.isfinite(run))]
+        known = [t for t in trends if t is not None]
+        level = bool(known) and all(t.level for t in known)
+        if level and self.stops and epoch >= self.next_look:
+            self.plateau_reason = f"the free energy was level after {epoch} epochs"
+        elif epoch >= self._latest_cooling:
+            self.plateau_reason = f"the budget of {self.budget} epochs was used"
+            if known and not level:
+                falling = min(t.slope for t in known)
+                self.plateau_reason += f", with the free energy falling by {-falling:.2g} nats per epoch"
+        else:
+            self.next_look = max(epoch + _BETWEEN_LOOKS, math.ceil(1.05 * epoch))
+            return
+        self._begin_cooling(epoch)
+
+    def shorten(self, how: str, epoch: int) -> None:
+        """End sooner than planned: "cool" lets the rate fall from now on, "stop" ends at once."""
+        if self.stop_reason:
+            return
+        if how == "stop":
+            self.stop_reason = f"training was stopped after {epoch} epochs"
+        elif math.isinf(self.cool_start):
+            self.plateau_reason = f"training was asked to end after {epoch} epochs"
+            self._begin_cooling(epoch)
+
+    def _begin_cooling(self, epoch: int) -> None:
+        wanted = max(_SHORTEST_COOLING, epoch * self.cooling / (1 - self.cooling))
+        left = self.budget - epoch
+        if self.cooling and left > 0:
+            self.cool_start, self.cool_epochs = float(epoch), float(min(left, round(wanted)))
+        else:
+            self.stop_reason = self.plateau_reason
+
+
+class Trend(NamedTuple):
+    """A straight line through the last epochs.
+
+    Attributes:
+        slope: nats per epoch.
+        error: its standard error; neighbouring epochs are correlated, and this counts it.
+        window: how many epochs it was fitted to.
+    """
+
+    slope: float
+    error: float
+    window: int
+
+    @property
+    def level(self) -> bool:
+        """Whether going on as before promises nothing: no fall, or none worth a nat."""
+        falling = -self.slope > _CRITICAL * self.error
+        return not (falling and -self.slope * self.window > WORTH_MENTIONING)
+
+
+def fit_trend(free_energies: np.ndarray) -> Trend | None:
+    """Fit the last third of the epochs so far; None while that is too short to say anything.
+
+    The window grows with the run, so slow progress is compared with the time already spent on it.
+
+    >>> falling = fit_trend(100 - np.arange(90.0))
+    >>> falling.slope, falling.level
+    (-1.0, False)
+    >>> fit_trend(np.full(90, 7.0)).level
+    True
+    """
+    values = np.asarray(free_energies, np.float64)
+    window = len(values) // 3
+    if window < _SHORTEST_WINDOW:
+        return None
+    y = values[-window:]
+    t = np.arange(window) - (window - 1) / 2
+    spread = np.sum(t**2)
+    slope = np.sum(t * y) / spread
+    rest = y - y.mean() - slope * t
+    variance = np.sum(rest**2) / (window - 2)
+    if variance > 0:
+        # First-order autoregressive noise carries (1 − ρ)/(1 + ρ) of the information.
+        correlation = np.clip(np.sum(rest[1:] * rest[:-1]) / np.sum(rest**2), 0.0, 0.95)
+        variance *= (1 + correlation) / (1 - correlation)
+    return Trend(float(round(slope, 12)), float(np.sqrt(variance / spread)), window)
