@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from secateur.fitting import RECIPES
+from secateur.training.recipe import RECIPES
 
 PLAIN = replace(
     RECIPES["default"],

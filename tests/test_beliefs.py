@@ -13,6 +13,7 @@ from scipy import integrate, stats
 
 import oracles
 from secateur import beliefs as sb
+from secateur import pytrees
 from secateur.distributions import Beta, Dirichlet, Gamma, Laplace, Normal
 
 Pair = namedtuple("Pair", "weight bias")
@@ -42,8 +43,8 @@ def pruned():
 
 
 def uncertain_paths(tree):
-    pairs = jax.tree_util.tree_leaves_with_path(tree, is_leaf=sb.is_belief)
-    return [jax.tree_util.keystr(path) for path, leaf in pairs if sb.is_belief(leaf)]
+    pairs = jax.tree_util.tree_leaves_with_path(tree, is_leaf=pytrees.is_belief)
+    return [jax.tree_util.keystr(path) for path, leaf in pairs if pytrees.is_belief(leaf)]
 
 
 def test_all_floating_arrays_become_uncertain_and_nothing_else():
@@ -61,7 +62,7 @@ def test_all_floating_arrays_become_uncertain_and_nothing_else():
     assert believed["layers"][1].bias is None
     for name in ("steps", "rate", "activation", "name", "table", "mask", "spectrum"):
         assert believed[name] is given[name]
-    assert jax.tree.structure(sb.mean(believed)) == jax.tree.structure(given)
+    assert jax.tree.structure(sb.mean_weights(believed)) == jax.tree.structure(given)
 
 
 def test_where_by_path_by_tree_and_by_prefix():
@@ -208,7 +209,7 @@ def test_samples_have_the_beliefs_moments_and_are_independent():
     q = {"a": Normal(jnp.array([1.0, -2.0, 3.0]), jnp.array([0.5, 2.0, 0.0])), "n": 3}
     q["b"] = q["a"]
     keys = jax.random.split(jax.random.key(0), 20_000)
-    draws = jax.vmap(lambda key: {k: v for k, v in sb.sample(key, q).items() if k != "n"})(keys)
+    draws = jax.vmap(lambda key: {k: v for k, v in sb.sample_weights(key, q).items() if k != "n"})(keys)
     for name in "ab":
         error = np.sqrt(np.asarray(q[name].variance) / 20_000)
         assert np.all(np.abs(draws[name].mean(0) - q[name].mean) <= 4.5 * error)
@@ -219,12 +220,12 @@ def test_samples_have_the_beliefs_moments_and_are_independent():
         assert np.all(draws[name][:, 2] == 3.0)
     correlation = np.corrcoef(draws["a"][:, 0], draws["b"][:, 0])[0, 1]
     assert abs(correlation) < 4.5 / math.sqrt(20_000)
-    assert sb.sample(keys[0], q)["n"] == 3
+    assert sb.sample_weights(keys[0], q)["n"] == 3
 
 
 def test_sampling_has_finite_gradients_at_variance_zero():
     def loss(q):
-        return jnp.sum(jnp.square(sb.sample(jax.random.key(0), q)["w"]))
+        return jnp.sum(jnp.square(sb.sample_weights(jax.random.key(0), q)["w"]))
 
     gradient = jax.grad(loss)({"w": Normal(jnp.ones(2), jnp.array([0.0, 1.0]))})
     assert np.all(np.isfinite(jax.tree.leaves(gradient)))
@@ -336,11 +337,11 @@ def test_an_equinox_module_is_beliefs():
     assert believed.activation is model.activation
     cost = sb.complexity(believed, sb.priors(believed, Normal(0.0, 1.0)))
     assert np.isfinite(cost)
-    draw = sb.sample(jax.random.key(1), believed)
+    draw = sb.sample_weights(jax.random.key(1), believed)
     assert draw(jnp.ones(2)).shape == (1,)
     means, variances, unravel = sb.ravel(sb.cut(believed, sb.live(believed)))
     np.testing.assert_allclose(
-        sb.mean(unravel(means, variances))(jnp.ones(2)), model(jnp.ones(2)), rtol=1e-12
+        sb.mean_weights(unravel(means, variances))(jnp.ones(2)), model(jnp.ones(2)), rtol=1e-12
     )
 
 
@@ -352,8 +353,8 @@ def test_an_nnx_state_is_beliefs():
     assert sb.count(believed) == (6, 6)
     cost = sb.complexity(believed, sb.priors(believed, Normal(0.0, 1.0)))
     assert np.isfinite(cost)
-    draw = nnx.merge(graph, sb.sample(jax.random.key(1), believed))
+    draw = nnx.merge(graph, sb.sample_weights(jax.random.key(1), believed))
     assert draw(jnp.ones((1, 2))).shape == (1, 3)
     means, variances, unravel = sb.ravel(believed)
-    back = nnx.merge(graph, sb.mean(unravel(means, variances)))
+    back = nnx.merge(graph, sb.mean_weights(unravel(means, variances)))
     np.testing.assert_allclose(back(jnp.ones((1, 2))), model(jnp.ones((1, 2))), rtol=1e-6)

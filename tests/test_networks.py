@@ -135,5 +135,5 @@ def test_fitting_and_pruning_the_same_shape_twice_compiles_once():
             pruned.predict(x)
         counts.append(programs)
     first, second = counts
-    assert {"jit(train)", "jit(unit_scores)", "jit(_cut_units)"} <= set(first)
+    assert {"jit(train)", "jit(score_units)", "jit(_cut_units)"} <= set(first)
     assert second == []

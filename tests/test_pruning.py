@@ -13,11 +13,13 @@ import pytest
 import secateur as sc
 from compiling import run_bound
 from recipes import PLAIN
-from secateur.fitting import RECIPES, program
-from secateur.fitting.sources import Arrays
-from secateur.pruning.growing import best_return, sensitivity
-from secateur.pruning.resuming import resume
-from secateur.pruning.sweep import curve
+from secateur.pruning.curves import compute_curve
+from secateur.pruning.growth import compute_sensitivity, find_grown_weight
+from secateur.trained import resume
+from secateur.training import program
+from secateur.training.evaluation import evaluate
+from secateur.training.recipe import RECIPES
+from secateur.training.sources import Arrays
 
 KEY, OTHER_KEY = jax.random.split(jax.random.key(0))
 KNOWN = sc.GaussianLikelihood(precision=4.0)
@@ -270,9 +272,9 @@ def sparse():
 
 def test_cut_weights_are_exactly_zero_and_one_program_serves_all_rounds(sparse):
     fitted, data = sparse
-    compiled = program.train._cache_size(), program.evaluate._cache_size()
+    compiled = program.train._cache_size(), evaluate._cache_size()
     pruned = prune(fitted, data)
-    assert (program.train._cache_size(), program.evaluate._cache_size()) == compiled
+    assert (program.train._cache_size(), evaluate._cache_size()) == compiled
     gone = np.asarray(pruned.beliefs.variance) == 0
     assert gone.sum() == 4
     assert np.all(np.asarray(pruned.beliefs.mean)[gone] == 0)
@@ -368,7 +370,7 @@ def test_options_that_make_no_sense(sparse, options, message):
 
 def test_an_iterator_that_can_be_read_once_is_refused(sparse):
     fitted, (x, y) = sparse
-    with pytest.raises(ValueError, match="read once only"):
+    with pytest.raises(ValueError, match="read only once"):
         prune(fitted, iter([(x, y)]), size=60)
 
 
@@ -420,7 +422,7 @@ def test_the_actual_free_energy_of_a_sweep_is_that_of_the_cut_beliefs(sparse):
     """Oracle: `secateur.free_energy` on beliefs cut by hand."""
     fitted, (x, y) = sparse
     trainer, state = resume([fitted], Arrays([(x, y)]))
-    point = curve(trainer, state, "magnitude", np.array([0.5]))
+    point = compute_curve(trainer, state, "magnitude", np.array([0.5]))
     size = np.abs(np.asarray(fitted.beliefs.mean))
     kept = size > np.sort(size.ravel())[2]
     beliefs = sc.cut(fitted.beliefs, jnp.asarray(kept))
@@ -439,8 +441,8 @@ def test_the_return_of_a_weight_is_worth_its_evidence(sparse):
     trainer, state = resume([fitted], Arrays([(x, y)]))
     empty = state._replace(alive=tuple(jnp.zeros_like(a) for a in state.alive))
     (block,) = trainer.blocks()
-    found = sensitivity(trainer.settings, empty, trainer.fixed, block, None)
-    back = best_return(found.slope[0], found.curvature[0], 1.0)
+    derivatives = compute_sensitivity(trainer.spec, empty, trainer.constants, block, None)
+    back = find_grown_weight(derivatives.slope[0], derivatives.curvature[0], 1.0)
     none = log_evidence(x, y[:, 0], [], 4.0)
     expected = [none - log_evidence(x, y[:, 0], [i], 4.0) for i in range(6)]
     np.testing.assert_allclose(back.delta_f, expected, rtol=1e-6, atol=1e-9)
@@ -602,7 +604,7 @@ def test_a_stopped_pruning_is_that_of_its_first_rounds(bent, tmp_path, grow):
     path = tmp_path / "pruning"
     stopped = prune(fitted, data, grow=grow, checkpoint=path, callback=lambda report: "stop")
     assert len(stopped.rounds) == 1
-    assert stopped.stop_reason == "it was stopped in round 1"
+    assert stopped.stop_reason == "pruning was stopped in round 1"
     assert stopped.rounds[0].changed == whole.rounds[0].changed
     assert stopped.free_energy <= stopped.free_energy_before
     again = prune(fitted, data, grow=grow, checkpoint=path)  # goes on with the second round

@@ -11,7 +11,7 @@ import pytest
 
 import secateur as sc
 from recipes import PLAIN
-from secateur.fitting import RECIPES
+from secateur.training.recipe import RECIPES
 
 KEY, OTHER_KEY = jax.random.split(jax.random.key(0))
 RECIPE = replace(PLAIN, retrain_epochs=600, batch_size=200)

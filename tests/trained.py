@@ -7,43 +7,65 @@ import jax.numpy as jnp
 import numpy as np
 
 import secateur as sc
-from secateur.beliefs.trees import flatten, is_belief
-from secateur.energy import FreeEnergy
-from secateur.files.loaded import Loaded, continuation_of
-from secateur.fitting.recipes import Recipe
-from secateur.fitting.scaling import Affine, Scaling
+from secateur.pytrees import flatten_beliefs, is_belief
+from secateur.trained import Trained
+from secateur.training.objective import FreeEnergy
+from secateur.training.recipe import Recipe, Training
+from secateur.training.scaling import Affine, Scaling
 
 
-def trained(f, beliefs, *, inference="local", prior=None, inputs=None, targets=None):
-    """A model of which these beliefs are the posterior."""
-    leaves, _, treedef = flatten(beliefs)
+def trained(
+    f,
+    beliefs,
+    *,
+    inference="local",
+    likelihood=None,
+    noise=None,
+    prior=None,
+    inputs=None,
+    targets=None,
+    **attributes,
+):
+    """A model of which these beliefs are the posterior.
+
+    The noise defaults to that of two outputs, for a Gaussian likelihood of unknown precision.
+    """
+    leaves, _, treedef = flatten_beliefs(beliefs)
     params = treedef.unflatten([q.mean if is_belief(q) else q for q in leaves])
     where = treedef.unflatten([is_belief(q) for q in leaves])
     prior = prior or sc.Normal(0.0, 1.0)
-    model = sc.BayesianModel(f, params, prior=prior, inference=inference, where=where)
+    model = sc.BayesianModel(
+        f,
+        params,
+        likelihood=likelihood or sc.GaussianLikelihood(),
+        prior=prior,
+        inference=inference,
+        where=where,
+    )
+    if noise is None and model.likelihood.free_units:
+        noise = sc.Gamma(jnp.ones(2), jnp.ones(2))
     priors = sc.priors(beliefs, prior)
-    noise = sc.Gamma(jnp.ones(2), jnp.ones(2))
     complexity = float(sc.complexity(beliefs, priors))
     parts = FreeEnergy(jnp.asarray(complexity), jnp.asarray(1.0), jnp.asarray(-3.0))
-    recipe = Recipe()
-    return Loaded(
+    values = {
+        "free_energy": complexity + 4.0,
+        "parts": parts,
+        "standard_error": 0.0,
+        "epochs": 1,
+        "stop_reason": "made by hand",
+        "training": Training(Recipe()),
+        "key": jax.random.key(0),
+        "weights_before": sc.count(beliefs).live,
+        "free_energy_before": complexity + 4.0,
+        "version": "test",
+    }
+    return Trained(
         model=model,
         beliefs=beliefs,
         priors=priors,
         noise=noise,
         scaling=Scaling(inputs, targets),
-        free_energy=complexity + 4.0,
-        parts=parts,
-        standard_error=0.0,
-        epochs=1,
-        stop_reason="made by hand",
-        recipe=recipe,
-        rounds=(),
-        weights_before=sc.count(beliefs).live,
-        free_energy_before=complexity + 4.0,
-        extra=None,
-        version="test",
-        continuation=continuation_of(beliefs, priors, noise, recipe, False, None),
+        **values | attributes,
     )
 
 

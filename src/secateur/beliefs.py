@@ -44,7 +44,7 @@ __all__ = ["Count", "believe", "complexity", "count", "cut", "live", "priors"]
 _LOG_2PI_E = math.log(2 * math.pi) + 1
 
 
-# --- making leaves uncertain -----------------------------------------------------------------------
+# --- making leaves uncertain ----------------------------------------------------------------------
 
 
 def believe(
@@ -236,7 +236,7 @@ def _prior_for(q: Normal, prior: Any, path: str) -> Any:
         ) from error
 
 
-# --- complexity ------------------------------------------------------------------------------------
+# --- complexity -----------------------------------------------------------------------------------
 
 
 def complexity(beliefs: PyTree, priors: PyTree) -> Array:
@@ -300,7 +300,7 @@ def _divergence(q: Normal, prior: Any) -> Array:
     return cross_entropy - 0.5 * (_LOG_2PI_E + jnp.log(q.variance))
 
 
-# --- single weights --------------------------------------------------------------------------------
+# --- single weights -------------------------------------------------------------------------------
 
 
 def sample_weights(key: Array, beliefs: PyTree) -> PyTree:
@@ -318,7 +318,8 @@ def sample_weights(key: Array, beliefs: PyTree) -> PyTree:
         Parameters: the beliefs with an array in the place of each Normal.
 
     Example:
-        >>> sample_weights(jax.random.key(0), {"w": Normal(jnp.ones(2), jnp.zeros(2))})["w"].tolist()
+        >>> certain = {"w": Normal(jnp.ones(2), jnp.zeros(2))}
+        >>> sample_weights(jax.random.key(0), certain)["w"].tolist()
         [1.0, 1.0]
     """
     leaves, _, treedef = flatten_beliefs(beliefs)

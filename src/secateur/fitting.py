@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
 from jax import Array
 from jax.sharding import Mesh
@@ -59,9 +58,9 @@ def fit(
 
         q(θ) q(γ) = argmin KL[q(θ)‖p(θ)] + KL[q(γ)‖p(γ)] − E[ln p(Y | θ, γ)]
 
-    One compiled program runs many epochs at a time. Every row is used once in every epoch. Training
-    ends by itself once the free energy has levelled off, or with the budget of epochs. The same key
-    on the same machine gives the same result, to the bit.
+    One compiled program runs up to 256 epochs at a time. Every row is used once in every epoch.
+    Training ends by itself once the free energy has levelled off, or with the budget of epochs. The
+    same key on the same machine gives the same result, to the bit.
 
     Args:
         model: See `BayesianModel`.
@@ -216,9 +215,7 @@ def _fit_runs(
     return results
 
 
-def _check(
-    model: BayesianModel, source: Arrays | Stream, trainer: Trainer, beliefs: Any
-) -> None:
+def _check(model: BayesianModel, source: Arrays | Stream, trainer: Trainer, beliefs: Any) -> None:
     """Refuse data that do not fit the model before anything is compiled."""
     for _, columns in source.columns:
         check_targets(columns)

@@ -97,8 +97,8 @@ class Predictive:
         leaves = jax.tree.leaves(self._inputs)
         if not leaves or any(not x.ndim or len(x) != len(leaves[0]) for x in leaves):
             raise ValueError(
-                f"inputs have the shapes {[np.shape(x) for x in leaves]}. Give rows like those that "
-                "the model was fitted to, rows first."
+                f"inputs have the shapes {[np.shape(x) for x in leaves]}. Give rows like those "
+                "that the model was fitted to, rows first."
             )
         self._rows = len(leaves[0])
         self._kept: list[_Block] | None = None
@@ -170,8 +170,8 @@ class Predictive:
         """Probability of every class (last axis) or, of yes or no, of a 1."""
         if not isinstance(self._likelihood, CategoricalLikelihood | BernoulliLikelihood):
             raise TypeError(
-                f"a {type(self._likelihood).__name__} has no classes, so there are no probabilities. "
-                "Ask for mean, interval or cdf."
+                f"a {type(self._likelihood).__name__} has no classes, so there are no "
+                "probabilities. Ask for mean, interval or cdf."
             )
         return self.mean
 
@@ -326,14 +326,16 @@ class Predictive:
         if method is None:
             raise TypeError(
                 f"{type(self._likelihood).__name__} has no method {name}, so this is not known of "
-                "its targets. Give it one (see secateur.likelihoods.Likelihood), or use outputs and "
-                "log_density, which need none."
+                "its targets. Give it one (see secateur.likelihoods.Likelihood), or use outputs "
+                "and log_density, which need none."
             )
         return method
 
     def _to_data(self, values: np.ndarray) -> np.ndarray:
         units = self._scaling.targets
-        return values if units is None else values * np.asarray(units.scale) + np.asarray(units.shift)
+        return (
+            values if units is None else values * np.asarray(units.scale) + np.asarray(units.shift)
+        )
 
     def _to_data_variance(self, variance: np.ndarray) -> np.ndarray:
         units = self._scaling.targets

@@ -12,8 +12,6 @@ from secateur.distributions import Normal
 PyTree = Any
 
 
-
-
 def is_belief(leaf: Any) -> bool:
     """Whether a leaf is uncertain, i.e. a `Normal`; meant for `is_leaf` in `jax.tree` functions.
 

@@ -17,11 +17,15 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-__all__ = ["UnreadableFile", "read_container", "write_container", "write_file"]
+__all__ = ["OtherVersion", "UnreadableFile", "read_container", "write_container", "write_file"]
 
 
 class UnreadableFile(Exception):
     """A file is truncated, was changed, or is something else; the message says which."""
+
+
+class OtherVersion(UnreadableFile):
+    """A file of the right kind was written by a version of secateur with another format."""
 
 
 def write_file(path: Path, content: str | bytes, *, previous: Path | None = None) -> None:
@@ -91,6 +95,7 @@ def read_container(path: Path, *, kind: str, version: int) -> tuple[dict[str, np
 
     Raises:
         UnreadableFile: The file is truncated, was changed, or is something else.
+        OtherVersion: It was written by another version of secateur.
         OSError: There is no such file, or it may not be read.
     """
     content = path.read_bytes()
@@ -112,9 +117,9 @@ def read_container(path: Path, *, kind: str, version: int) -> tuple[dict[str, np
     if file_kind != kind:
         raise UnreadableFile(f"{path} is a file of another kind ({file_format!r}), not a {kind}")
     if file_version != str(version):
-        raise UnreadableFile(
-            f"{path} has format {file_format!r} and this version reads {kind}-{version}. It was "
-            "written by another version of secateur, which can read it"
+        raise OtherVersion(
+            f"{path} has the format {file_format!r} of another version of secateur; this version "
+            f"reads {kind}-{version}"
         )
     if not is_intact:
         raise UnreadableFile(f"{path} is damaged: its content does not match its checksum")

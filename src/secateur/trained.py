@@ -362,7 +362,9 @@ def make_fit_error(trainer: Trainer, error: NotFiniteError, checkpoint: Any = No
         return FitError(message)
     message += " The state before that epoch is this error's last_good"
     message += f", an earlier one is in {checkpoint}." if checkpoint else "."
-    return FitError(message, find_best(collect_runs(trainer, error.state, error.records, str(error))))
+    return FitError(
+        message, find_best(collect_runs(trainer, error.state, error.records, str(error)))
+    )
 
 
 def resume(
@@ -381,7 +383,8 @@ def resume(
                 f"a {type(trained).__name__} is not a trained model. Give what fit, prune, update "
                 "or load returned."
             )
-        if not all(_is_finite(v) for q in uncertain_leaves(trained.beliefs) for v in (q.mean, q.variance)):
+        leaves = uncertain_leaves(trained.beliefs)
+        if not all(_is_finite(q.mean) and _is_finite(q.variance) for q in leaves):
             raise ValueError(
                 "the model has nan or infinite beliefs, which no score can judge. Fit it again "
                 "with a smaller learning rate."
@@ -410,7 +413,7 @@ def open_data(data: Any, trained: Trained, size: int | None) -> Arrays | Stream:
     source = make_source(data, size=size, batch_size=trained.recipe.batch_size)
     if not source.repeatable:
         raise ValueError(
-            "an iterator can be read only once, and this reads the data many times. Give arrays, "
-            "or a function that starts an iterator."
+            "an iterator can be read only once, and this reads the data again and again. Give "
+            "arrays, or a function that starts an iterator."
         )
     return source

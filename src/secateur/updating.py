@@ -39,8 +39,8 @@ def update(
 
         p(θ | old, new) ∝ p(new | θ) p(θ | old)        q_old(θ) in the place of p(θ | old)
 
-    Weights that were pruned stay pruned, until `prune(…, grow=True)` finds that the new data ask for
-    them. The result can be pruned with the new data alone: a weight is judged by all data there
+    Weights that were pruned stay pruned, until `prune(…, grow=True)` finds that the new data ask
+    for them. The result can be pruned with the new data alone: a weight is judged by all data there
     ever were, because delta_f = ln p(0) − ln q(0) with the prior p from before any.
 
     Args:
@@ -77,9 +77,7 @@ def update(
     first_priors = trained.priors if before is None else before.priors
     start = replace(
         trained,
-        model=replace(
-            trained.model, likelihood=trained.model.likelihood.with_prior(trained.noise)
-        ),
+        model=replace(trained.model, likelihood=trained.model.likelihood.with_prior(trained.noise)),
         priors=_make_priors(trained.beliefs, first_priors, trust),
         training=replace(
             trained.training,
@@ -100,9 +98,7 @@ def update(
         except NotFiniteError as error:
             raise make_fit_error(trainer, error) from None
         (result,) = collect_runs(trainer, state, records, timetable.stop_reason)
-        shown.finish(
-            f"update: free energy {result.free_energy:.1f} nats; {timetable.stop_reason}"
-        )
+        shown.finish(f"update: free energy {result.free_energy:.1f} nats; {timetable.stop_reason}")
     return result
 
 
@@ -136,9 +132,7 @@ def _redraw_idle(
     not find what the new data could teach them.
     """
     fresh = draw_weights(trainer.model, trainer, key)
-    scores = score_weights(
-        state, "bmr", prior=flatten_priors(trainer.spec.layout, first_priors)
-    )
+    scores = score_weights(state, "bmr", prior=flatten_priors(trainer.spec.layout, first_priors))
     idle = tuple(a & (s <= 0) for a, s in zip(state.alive, scores, strict=True))
     weights = jax.tree.map(
         lambda new, old, i: jnp.where(i, new, old), fresh, state.weights, Coordinates(idle, idle)

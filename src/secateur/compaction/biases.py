@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from secateur.equations import Interpreter, Node, Program, Slot, compat, primitives
+from secateur.equations import Equation, Interpreter, Program, Slot, compat, primitives
 
 _UNCHANGED = primitives.IDENTITIES | {primitives.CONVERSION}
 # Of these, every element of the operand is in the result once.
@@ -22,7 +22,7 @@ class BiasedProduct:
     Elements of weights have numbers: those of the first array of the params, then the second's ….
 
     Attributes:
-        node: the equation.
+        equation: the equation.
         values: the operand that is not a weight.
         side: which operand that is.
         axes: of the values, that are summed over and may distinguish units.
@@ -30,7 +30,7 @@ class BiasedProduct:
         biases: for every element of the result, the number of the bias added to it.
     """
 
-    node: Node
+    equation: Equation
     values: Slot
     side: int
     axes: tuple[int, ...]
@@ -70,16 +70,16 @@ class OriginSearch(Interpreter):
         if origins is not None:
             self.uses[np.unique(origins)] += 1
 
-    def evaluate(self, node: Node, operands: list[Any]) -> list[Any]:
+    def evaluate(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Follow weights through what only moves them; anything else uses them."""
         if len(operands) == 1 and operands[0] is not None:
-            if node.name in _UNCHANGED:
+            if equation.name in _UNCHANGED:
                 return operands
-            if node.name in primitives.FIXED_MOVES:
-                return _move(node, operands[0])
+            if equation.name in primitives.FIXED_MOVES:
+                return _move(equation, operands[0])
         for origins in operands:
             self.count_use(origins)
-        return [None] * len(node.outputs)
+        return [None] * len(equation.outputs)
 
     def are_used_once(self, elements: np.ndarray) -> bool:
         """Whether each of these weights is used once."""
@@ -94,54 +94,54 @@ def find_products(program: Program, arrays: int) -> list[BiasedProduct]:
         arrays: how many of its inputs are weights.
     """
     search = OriginSearch(program, arrays)
-    users: dict[Any, list[Node | None]] = {}
-    for node in program.nodes:
-        for atom in node.inputs:
-            users.setdefault(atom, []).append(node)
+    users: dict[Any, list[Equation | None]] = {}
+    for equation in program.equations:
+        for atom in equation.inputs:
+            users.setdefault(atom, []).append(equation)
     for atom in program.outputs:
         users.setdefault(atom, []).append(None)
     products = []
-    for node in program.nodes:
-        if node.name not in primitives.PRODUCTS:
+    for equation in program.equations:
+        if equation.name not in primitives.PRODUCTS:
             continue
         for side in (0, 1):
-            values, weights = node.inputs[side], search.value(node.inputs[1 - side])
+            values, weights = equation.inputs[side], search.value(equation.inputs[1 - side])
             if weights is None or not isinstance(values, Slot) or search.value(values) is not None:
                 continue
-            biases = _find_bias(node.outputs[0], search, users)
-            axes = _summed_axes(node, side)
+            biases = _find_bias(equation.outputs[0], search, users)
+            axes = _summed_axes(equation, side)
             once = biases is not None and all(map(search.are_used_once, (weights, biases)))
             if biases is not None and once and axes:
-                products.append(BiasedProduct(node, values, side, axes, weights, biases))
+                products.append(BiasedProduct(equation, values, side, axes, weights, biases))
     return products
 
 
-def _summed_axes(node: Node, side: int) -> tuple[int, ...]:
-    numbers = node.eqn.params["dimension_numbers"]
-    if node.name == "dot_general":
+def _summed_axes(equation: Equation, side: int) -> tuple[int, ...]:
+    numbers = equation.params["dimension_numbers"]
+    if equation.name == "dot_general":
         return tuple(numbers[0][side])
-    plain = node.eqn.params["feature_group_count"] == node.eqn.params["batch_group_count"] == 1
+    plain = equation.params["feature_group_count"] == equation.params["batch_group_count"] == 1
     return (numbers.lhs_spec[1],) if side == 0 and plain else ()
 
 
-def _move(node: Node, places: np.ndarray) -> list[np.ndarray]:
-    return [np.asarray(r) for r in compat.bind(node.eqn, jnp.asarray(places, jnp.int32))]
+def _move(equation: Equation, places: np.ndarray) -> list[np.ndarray]:
+    return [np.asarray(r) for r in compat.bind(equation.eqn, jnp.asarray(places, jnp.int32))]
 
 
 def _find_bias(
-    slot: Slot, search: OriginSearch, users: dict[Any, list[Node | None]]
+    slot: Slot, search: OriginSearch, users: dict[Any, list[Equation | None]]
 ) -> np.ndarray | None:
     """The number of the bias added to each element of a value, if it is only ever added to."""
     shape = slot.shape
     places = np.arange(int(np.prod(shape, dtype=int))).reshape(shape)
     while len(users.get(slot, ())) == 1:
-        node = users[slot][0]
-        if node is None:
+        equation = users[slot][0]
+        if equation is None:
             return None
-        if node.name in _ONE_TO_ONE:
-            places = places if node.name in _UNCHANGED else _move(node, places)[0]
-        elif node.name in ("add", "add_any"):
-            other = node.inputs[1] if node.inputs[0] is slot else node.inputs[0]
+        if equation.name in _ONE_TO_ONE:
+            places = places if equation.name in _UNCHANGED else _move(equation, places)[0]
+        elif equation.name in ("add", "add_any"):
+            other = equation.inputs[1] if equation.inputs[0] is slot else equation.inputs[0]
             origins = search.value(other)
             if origins is not None and other is not slot:
                 biases = np.zeros(places.size, int)
@@ -149,5 +149,5 @@ def _find_bias(
                 return biases.reshape(shape)
         else:
             return None
-        slot = node.outputs[0]
+        slot = equation.outputs[0]
     return None

@@ -198,14 +198,14 @@ def _contribution(
     fold: Fold, means: np.ndarray, variances: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean and variance of what the constants add to each element of the product."""
-    node = fold.product.node
+    equation = fold.product.equation
     own_mean, own_variance = means[fold.product.weights], variances[fold.product.weights]
 
     def product(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
         operands = [values, weights] if fold.product.side == 0 else [weights, values]
-        avals = [v.aval for v in node.eqn.invars]
+        avals = [v.aval for v in equation.eqn.invars]
         arrays = [jnp.asarray(o, a.dtype) for o, a in zip(operands, avals, strict=True)]
-        return np.asarray(compat.bind(node.eqn, *arrays)[0], np.float64).ravel()
+        return np.asarray(compat.bind(equation.eqn, *arrays)[0], np.float64).ravel()
 
     mean = product(fold.mean, own_mean)
     variance = product(np.square(fold.mean) + fold.variance, own_variance)
@@ -224,8 +224,8 @@ def _same_everywhere(biases: np.ndarray, values: np.ndarray) -> bool:
 def _weights_of(fold: Fold) -> np.ndarray:
     """The numbers of the weights that read the constants."""
     product = fold.product
-    numbers = product.node.eqn.params["dimension_numbers"]
-    if product.node.name == "dot_general":
+    numbers = product.equation.params["dimension_numbers"]
+    if product.equation.name == "dot_general":
         own, other = numbers[0][product.side], numbers[0][1 - product.side]
         where = other[tuple(own).index(fold.axis)]
     else:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from secateur.equations import Node, RuleTable, Slot, compat, primitives
+from secateur.equations import Equation, RuleTable, Slot, compat, primitives
 from secateur.equations.control_flow import Scan
 from secateur.structure.unit_search import LabelledInterpreter, UnitSearch
 
@@ -181,61 +181,61 @@ class IndicatorWalk(LabelledInterpreter):
         """Whether all operands are known."""
         return all(isinstance(operand, _Known) for operand in operands)
 
-    def evaluate_known(self, node: Node, operands: list[Any]) -> list[Any]:
+    def evaluate_known(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Evaluate an equation now, though the walk itself is compiled."""
         with jax.ensure_compile_time_eval():
-            return [_Known(r) for r in compat.bind(node.eqn, *(o.value for o in operands))]
+            return [_Known(r) for r in compat.bind(equation.eqn, *(o.value for o in operands))]
 
-    def evaluate(self, node: Node, operands: list[Any]) -> list[Any]:
+    def evaluate(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Return the indicators of an equation's results."""
-        results = super().evaluate(node, operands)
-        if self.never_zero and node.name not in _MOVES:
+        results = super().evaluate(equation, operands)
+        if self.never_zero and equation.name not in _MOVES:
             results = [1 + result for result in results]
         return [
             self.squash(result.astype(_dtype(slot.dtype)))
-            for slot, result in zip(node.outputs, results, strict=True)
+            for slot, result in zip(equation.outputs, results, strict=True)
         ]
 
-    def apply(self, node: Node, operands: list[Any]) -> list[Array]:
+    def apply(self, equation: Equation, operands: list[Any]) -> list[Array]:
         """Return counts for an equation's results; a lookup wants its indices as they are."""
-        if node.name not in primitives.LOOKUPS:
+        if equation.name not in primitives.LOOKUPS:
             operands = [self.indicator(operand) for operand in operands]
-        return super().apply(node, operands)
+        return super().apply(equation, operands)
 
-    def apply_default(self, node: Node, operands: list[Array]) -> list[Array]:
+    def apply_default(self, equation: Equation, operands: list[Array]) -> list[Array]:
         """Let every result of an equation that is not known depend on every operand."""
         operands = [self.indicator(operand) for operand in operands]
         whatever = self.squash(1 + sum((jnp.sum(i) for i in operands), start=jnp.zeros(())))
-        return [jnp.broadcast_to(whatever, slot.shape) for slot in node.outputs]
+        return [jnp.broadcast_to(whatever, slot.shape) for slot in equation.outputs]
 
     @rules.declare(*_AS_IT_IS)
-    def evaluate_as_it_is(self, node: Node, operands: list[Array]) -> list[Array]:
+    def evaluate_as_it_is(self, equation: Equation, operands: list[Array]) -> list[Array]:
         """A sum of indicators, or of their products."""
         widest = jnp.result_type(*operands)
-        return compat.bind(node.eqn, *(value.astype(widest) for value in operands))
+        return compat.bind(equation.eqn, *(value.astype(widest) for value in operands))
 
     @rules.declare(*(primitives.REDUCTIONS.keys() - {"reduce_sum"}))
-    def reduce(self, node: Node, operands: list[Array]) -> list[Array]:
+    def reduce(self, equation: Equation, operands: list[Array]) -> list[Array]:
         """Any of the elements."""
-        return [jnp.sum(operands[0], axis=tuple(node.eqn.params["axes"]))]
+        return [jnp.sum(operands[0], axis=tuple(equation.params["axes"]))]
 
     @rules.declare(*(primitives.WINDOWS.keys() - {"reduce_window_sum"}))
-    def reduce_window(self, node: Node, operands: list[Array]) -> list[Array]:
+    def reduce_window(self, equation: Equation, operands: list[Array]) -> list[Array]:
         """Any of the elements in the window."""
         (x,) = operands[:1]
         names = (
             "window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation",
         )  # fmt: skip
-        sizes, strides, padding, base, dilation = (node.eqn.params[name] for name in names)
+        sizes, strides, padding, base, dilation = (equation.params[name] for name in names)
         zero = np.zeros((), x.dtype)
         return [
             jax.lax.reduce_window(x, zero, jax.lax.add, sizes, strides, padding, base, dilation)
         ]
 
     @rules.declare(*primitives.ELEMENTWISE)
-    def combine(self, node: Node, operands: list[Array]) -> list[Array]:
+    def combine(self, equation: Equation, operands: list[Array]) -> list[Array]:
         """A product is all of them, a sum any of them; a function with f(0) ≠ 0 is always 1."""
-        name = node.name
+        name = equation.name
         if name == "mul":
             return [operands[0] * operands[1]]
         if name == "div":
@@ -247,16 +247,16 @@ class IndicatorWalk(LabelledInterpreter):
         return [total if keeps_zero else 1 + total]
 
     @rules.declare(*primitives.LOOKUPS)
-    def look_up(self, node: Node, operands: list[Any]) -> list[Array]:
+    def look_up(self, equation: Equation, operands: list[Any]) -> list[Array]:
         """Whole slices keep their places; of other axes, any element may have been meant."""
         x, indices = self.indicator(operands[0]), operands[1:]
         if self.is_known(indices):
-            return compat.bind(node.eqn, x, *(i.value for i in indices))
-        shape, sizes = node.outputs[0].shape, node.eqn.params["slice_sizes"]
+            return compat.bind(equation.eqn, x, *(i.value for i in indices))
+        shape, sizes = equation.outputs[0].shape, equation.params["slice_sizes"]
         partly = tuple(a for a, n in enumerate(sizes) if n != x.shape[a])
-        if node.name == "dynamic_slice":
+        if equation.name == "dynamic_slice":
             return [jnp.broadcast_to(jnp.sum(x, axis=partly, keepdims=True), shape)]
-        numbers = node.eqn.params["dimension_numbers"]
+        numbers = equation.params["dimension_numbers"]
         dropped = {*numbers.collapsed_slice_dims, *getattr(numbers, "operand_batching_dims", ())}
         kept = [a for a in range(x.ndim) if a not in dropped]
         x = jnp.sum(x, axis=tuple({*partly, *dropped}), keepdims=True)
@@ -265,19 +265,19 @@ class IndicatorWalk(LabelledInterpreter):
         column = [x.shape[places[i]] if i in places else 1 for i in range(len(shape))]
         return [jnp.broadcast_to(x.reshape(column), shape)]
 
-    def remat(self, node: Node, operands: list[Any]) -> list[Array]:
+    def remat(self, equation: Equation, operands: list[Any]) -> list[Array]:
         """A recomputed part, as if its equations stood here."""
-        return self.run_nested(self.bodies(node)[0], operands)
+        return self.run_nested(self.bodies(equation)[0], operands)
 
-    def cond(self, node: Node, operands: list[Any]) -> list[Array]:
+    def cond(self, equation: Equation, operands: list[Any]) -> list[Array]:
         """Any of the branches, and the condition."""
-        results = [self.run_nested(body, operands[1:]) for body in self.bodies(node)]
+        results = [self.run_nested(body, operands[1:]) for body in self.bodies(equation)]
         which = self.squash(1 + self.indicator(operands[0]))
         return [which * sum(alternatives) for alternatives in zip(*results, strict=True)]
 
-    def scan(self, node: Node, operands: list[Any]) -> list[Array]:
+    def scan(self, equation: Equation, operands: list[Any]) -> list[Array]:
         """A loop over indicators."""
-        parts, (body,) = Scan.of(node), self.bodies(node)
+        parts, (body,) = Scan.of(equation), self.bodies(equation)
         consts, start, xs = parts.split([self.indicator(operand) for operand in operands])
         _, slots, _ = parts.split(body.program.inputs)
         start = [v.astype(_dtype(s.dtype)) for v, s in zip(start, slots, strict=True)]

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from secateur.equations import Node, RuleTable, compat, primitives
+from secateur.equations import Equation, RuleTable, compat, primitives
 from secateur.equations.control_flow import Scan
 from secateur.structure.labels import AxisLabels, Partition
 from secateur.structure.unit_search import (
@@ -175,30 +175,34 @@ class SmallerEvaluation(LabelledInterpreter):
         return np.asarray(value) if plain else value
 
     def apply_default(
-        self, node: Node, operands: list[Any], params: dict[str, Any] | None = None
+        self, equation: Equation, operands: list[Any], params: dict[str, Any] | None = None
     ) -> list[Any]:
         """Evaluate an equation on smaller operands, perhaps with other parameters."""
-        eqn = node.eqn if params is None else node.eqn.replace(params={**node.eqn.params, **params})
+        eqn = (
+            equation.eqn
+            if params is None
+            else equation.eqn.replace(params={**equation.params, **params})
+        )
         return compat.bind(eqn, *map(_materialise, operands))
 
     @rules.declare("broadcast_in_dim")
-    def spread(self, node: Node, operands: list[Any]) -> list[Any]:
+    def spread(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Put off copying a value along new axes."""
-        shape = self.remaining.shape(self.result_labels(node)[0])
-        places = tuple(node.eqn.params["broadcast_dimensions"])
+        shape = self.remaining.shape(self.result_labels(equation)[0])
+        places = tuple(equation.params["broadcast_dimensions"])
         return [_Spread(_materialise(operands[0]), shape, places)]
 
     @rules.declare("reshape")
-    def reshape(self, node: Node, operands: list[Any]) -> list[Any]:
+    def reshape(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Reshape to the smaller shape."""
-        shape = self.remaining.shape(self.result_labels(node)[0])
+        shape = self.remaining.shape(self.result_labels(equation)[0])
         return [jax.lax.reshape(_materialise(operands[0]), shape)]
 
     @rules.declare("slice")
-    def slice(self, node: Node, operands: list[Any]) -> list[Any]:
+    def slice(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Take what is left of a slice."""
-        value, (own,) = _materialise(operands[0]), self.operand_labels(node)
-        params = node.eqn.params
+        value, (own,) = _materialise(operands[0]), self.operand_labels(equation)
+        params = equation.params
         starts, limits = params["start_indices"], params["limit_indices"]
         strides = params["strides"] or (1,) * len(starts)
         for axis, (start, limit, stride) in enumerate(zip(starts, limits, strides, strict=True)):
@@ -208,63 +212,63 @@ class SmallerEvaluation(LabelledInterpreter):
         return [value]
 
     @rules.declare("split")
-    def split(self, node: Node, operands: list[Any]) -> list[Any]:
+    def split(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Split into the smaller parts."""
-        axis = node.eqn.params["axis"]
-        sizes = tuple(self.remaining.shape(part)[axis] for part in self.result_labels(node))
-        return self.apply_default(node, operands, {"sizes": sizes})
+        axis = equation.params["axis"]
+        sizes = tuple(self.remaining.shape(part)[axis] for part in self.result_labels(equation))
+        return self.apply_default(equation, operands, {"sizes": sizes})
 
     @rules.declare(*primitives.LOOKUPS)
-    def look_up(self, node: Node, operands: list[Any]) -> list[Any]:
+    def look_up(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Look up smaller slices."""
-        labels = self.operand_labels(node)[0].labels
-        pairs = zip(node.eqn.params["slice_sizes"], labels, strict=True)
+        labels = self.operand_labels(equation)[0].labels
+        pairs = zip(equation.params["slice_sizes"], labels, strict=True)
         sizes = tuple(int(self.remaining.mask(a).sum()) if n == len(a) else n for n, a in pairs)
-        return self.apply_default(node, operands, {"slice_sizes": sizes})
+        return self.apply_default(equation, operands, {"slice_sizes": sizes})
 
     @rules.declare("dot_general")
-    def dot(self, node: Node, operands: list[Any]) -> list[Any]:
+    def dot(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Let axes that are multiplied with each other have the same elements."""
-        (contract_x, contract_w), (batch_x, batch_w) = node.eqn.params["dimension_numbers"]
+        (contract_x, contract_w), (batch_x, batch_w) = equation.params["dimension_numbers"]
         pairs = zip((*contract_x, *batch_x), (*contract_w, *batch_w), strict=True)
-        return self.apply_default(node, self.matched(node, operands, list(pairs)))
+        return self.apply_default(equation, self.matched(equation, operands, list(pairs)))
 
     @rules.declare("conv_general_dilated")
-    def convolve(self, node: Node, operands: list[Any]) -> list[Any]:
+    def convolve(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Let the channels of signal and filters be the same."""
-        numbers = node.eqn.params["dimension_numbers"]
+        numbers = equation.params["dimension_numbers"]
         channels = numbers.lhs_spec[1], numbers.rhs_spec[1]
-        if node.eqn.params["feature_group_count"] == 1:
-            return self.apply_default(node, self.matched(node, operands, [channels]))
+        if equation.params["feature_group_count"] == 1:
+            return self.apply_default(equation, self.matched(equation, operands, [channels]))
         sizes = [np.shape(_materialise(o))[a] for o, a in zip(operands, channels, strict=True)]
-        return self.apply_default(node, operands, {"feature_group_count": sizes[0] // sizes[1]})
+        return self.apply_default(equation, operands, {"feature_group_count": sizes[0] // sizes[1]})
 
     @rules.declare("concatenate")
-    def concatenate(self, node: Node, operands: list[Any]) -> list[Any]:
+    def concatenate(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Align the operands along all other axes."""
-        masks = self.remaining.masks(self.result_labels(node)[0])
-        along = node.eqn.params["dimension"]
+        masks = self.remaining.masks(self.result_labels(equation)[0])
+        along = equation.params["dimension"]
         aligned = []
-        for value, own in zip(operands, self.operand_labels(node), strict=True):
+        for value, own in zip(operands, self.operand_labels(equation), strict=True):
             whole = np.ones(len(own.labels[along]), bool)
             target = [whole if axis == along else mask for axis, mask in enumerate(masks)]
             aligned.append(self.remaining.align(value, own, target))
-        return self.apply_default(node, aligned)
+        return self.apply_default(equation, aligned)
 
     @rules.declare(*primitives.ELEMENTWISE)
-    def combine(self, node: Node, operands: list[Any]) -> list[Any]:
+    def combine(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Align the operands of an elementwise function."""
-        masks = self.remaining.masks(self.result_labels(node)[0])
-        pairs = zip(operands, self.operand_labels(node), strict=True)
+        masks = self.remaining.masks(self.result_labels(equation)[0])
+        pairs = zip(operands, self.operand_labels(equation), strict=True)
         aligned = [self.remaining.align(v, own, masks) if own.labels else v for v, own in pairs]
-        return self.apply_default(node, aligned)
+        return self.apply_default(equation, aligned)
 
     def matched(
-        self, node: Node, operands: list[Any], pairs: Sequence[tuple[int, int]]
+        self, equation: Equation, operands: list[Any], pairs: Sequence[tuple[int, int]]
     ) -> list[Any]:
         """Return two operands of which some axes have the same elements."""
         one, other = operands
-        own, other_own = self.operand_labels(node)
+        own, other_own = self.operand_labels(equation)
         for a, b in pairs:
             labels, other_labels = own.labels[a], other_own.labels[b]
             both = self.remaining.mask(labels) & self.remaining.mask(other_labels)
@@ -272,13 +276,13 @@ class SmallerEvaluation(LabelledInterpreter):
             other = self.remaining.fit(other, other_labels, b, both)
         return [one, other]
 
-    def remat(self, node: Node, operands: list[Any]) -> list[Any]:
+    def remat(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Evaluate a recomputed part as if its equations stood here."""
-        return self.run_nested(self.bodies(node)[0], [_materialise(v) for v in operands])
+        return self.run_nested(self.bodies(equation)[0], [_materialise(v) for v in operands])
 
-    def cond(self, node: Node, operands: list[Any]) -> list[Any]:
+    def cond(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Evaluate the branch that is chosen; results of all branches have the same shapes."""
-        targets = [self.remaining.masks(result) for result in self.result_labels(node)]
+        targets = [self.remaining.masks(result) for result in self.result_labels(equation)]
 
         def branch(body: UnitSearch) -> Callable[[list[Any]], list[Any]]:
             def call(inputs: list[Any]) -> list[Any]:
@@ -289,13 +293,13 @@ class SmallerEvaluation(LabelledInterpreter):
             return call
 
         arguments = [_materialise(v) for v in operands[1:]]
-        return jax.lax.switch(operands[0], [branch(b) for b in self.bodies(node)], arguments)
+        return jax.lax.switch(operands[0], [branch(b) for b in self.bodies(equation)], arguments)
 
-    def scan(self, node: Node, operands: list[Any]) -> list[Any]:
+    def scan(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Evaluate a loop with a smaller state."""
-        parts, (body,) = Scan.of(node), self.bodies(node)
+        parts, (body,) = Scan.of(equation), self.bodies(equation)
         consts, start, xs = parts.split(operands)
-        _, start_labels, _ = parts.split(self.operand_labels(node))
+        _, start_labels, _ = parts.split(self.operand_labels(equation))
         _, slots, _ = parts.split(body.program.inputs)
         targets = [self.remaining.masks(body.values[slot]) for slot in slots]
 

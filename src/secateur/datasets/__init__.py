@@ -1,5 +1,6 @@
 """The paper's data, cached and checked; nothing here needs JAX."""
 
+from secateur.datasets.collection import Status, fetch, load, names, status
 from secateur.datasets.dataset import (
     Dataset,
     DatasetError,
@@ -7,9 +8,7 @@ from secateur.datasets.dataset import (
     SpokenDigits,
     standard_splits,
 )
-from secateur.datasets.fetching import Status, fetch, names, status
 from secateur.datasets.images import load_images
-from secateur.datasets.loading import load
 from secateur.datasets.speech import load_spoken_digits
 
 __all__ = [

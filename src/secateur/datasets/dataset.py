@@ -1,4 +1,4 @@
-"""What loading gives: arrays with the names of their columns, and the standard splits."""
+"""What loading returns: arrays with the names of their columns, and the standard splits."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ __all__ = ["Dataset", "DatasetError", "ImageDataset", "SpokenDigits", "standard_
 
 
 class DatasetError(ValueError):
-    """Data that are not here, not reachable, or not what they should be."""
+    """Data are missing, cannot be downloaded, or are not what they should be."""
 
 
 def standard_splits(
     rows: int, *, splits: int = 20, train: float = 0.9
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The train/test splits on which published results for the UCI sets are compared.
+    """Return the train/test splits on which published results for the UCI sets are compared.
 
     One generator with seed 1 draws a permutation for each split in turn; its first
     `round(train · rows)` rows are for training.
 
     Args:
-        rows: of the data set.
-        splits: how many; the first ones do not depend on it.
-        train: the fraction of the rows to train on.
+        rows: Number of rows of the data set.
+        splits: Number of splits. The first ones do not depend on it.
+        train: Share of the rows to train on.
 
     Returns:
         Pairs (indices to train on, indices to test on), in the order drawn.
@@ -50,14 +50,14 @@ class Dataset:
     """A regression data set.
 
     Attributes:
-        name: as `load` takes it.
-        x: inputs, float64, (rows, inputs); for a signal (rows, time, 1).
-        y: targets, float64, (rows, targets), in their own units.
-        input_names: with units, one for each column of `x`.
-        target_names: with units, one for each column of `y`.
-        description: one sentence.
-        source: where the data come from.
-        licence: theirs.
+        name: Name, as `load` takes it.
+        x: Inputs, float64, (rows, inputs); for a signal (rows, time, 1).
+        y: Targets, float64, (rows, targets), in their own units.
+        input_names: Names of the columns of `x`, with units.
+        target_names: Names of the columns of `y`, with units.
+        description: Description in one sentence.
+        source: Origin of the data.
+        licence: Licence of the data.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Dataset:
     licence: str
 
     def splits(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The 20 standard train/test splits; see `standard_splits`."""
+        """Return the 20 standard train/test splits; see `standard_splits`."""
         return standard_splits(len(self.x))
 
 
@@ -79,15 +79,15 @@ class ImageDataset:
     """Images with labels, split as their authors split them.
 
     Attributes:
-        name: as `load_images` takes it.
-        x_train: grey values 0…255, uint8, (60000, 28, 28).
-        y_train: classes 0…9, uint8, (60000,).
-        x_test: as `x_train`, 10000 of them.
-        y_test: as `y_train`.
-        class_names: what the classes are.
-        description: one sentence.
-        source: where the data come from.
-        licence: theirs.
+        name: Name, as `load_images` takes it.
+        x_train: Grey values 0…255, uint8, (60000, 28, 28).
+        y_train: Classes 0…9, uint8, (60000,).
+        x_test: Like `x_train`, 10000 images.
+        y_test: Like `y_train`.
+        class_names: Names of the classes.
+        description: Description in one sentence.
+        source: Origin of the data.
+        licence: Licence of the data.
     """
 
     name: str
@@ -106,15 +106,15 @@ class SpokenDigits:
     """Recordings of spoken digits, at 8 kHz.
 
     Attributes:
-        audio: one int16 array for each recording; lengths differ.
-        digit: 0…9, int8.
-        speaker: an index into `speaker_names`, int8.
-        take: 0…49, int8; the official test set is takes 0 to 4.
-        speaker_names: who speaks.
-        sample_rate: in hertz.
-        description: one sentence.
-        source: where the data come from.
-        licence: theirs.
+        audio: An int16 array for each recording; lengths differ.
+        digit: Digits 0…9, int8.
+        speaker: Indices into `speaker_names`, int8.
+        take: Numbers 0…49 of the takes, int8. The official test set is takes 0 to 4.
+        speaker_names: Names of the speakers.
+        sample_rate: Sample rate in hertz.
+        description: Description in one sentence.
+        source: Origin of the data.
+        licence: Licence of the data.
     """
 
     audio: list[np.ndarray]
@@ -129,5 +129,5 @@ class SpokenDigits:
 
     @property
     def is_test(self) -> np.ndarray:
-        """Which recordings are the official test set, bool."""
+        """Return which recordings are in the official test set, bool."""
         return self.take < 5

@@ -11,11 +11,11 @@ from functools import partial
 import numpy as np
 
 from secateur.datasets.dataset import DatasetError, ImageDataset
-from secateur.datasets.downloading import Downloader
-from secateur.datasets.parsing import digest
-from secateur.datasets.resources import DataDir, Resource, obtain
+from secateur.datasets.downloads import Downloader
+from secateur.datasets.resources import DataDir, Resource, obtain_values
+from secateur.datasets.table_formats import hash_values
 
-__all__ = ["IMAGES", "ImageFiles", "load_images", "read_idx"]
+__all__ = ["IMAGE_SETS", "ImageFiles", "load_images", "read_idx"]
 
 GZIP = b"\x1f\x8b"
 FILES = (
@@ -39,13 +39,13 @@ class ImageFiles:
     """The four idx files of an image data set.
 
     Attributes:
-        name: as `load_images` takes it.
-        bases: the addresses under which the files are, in the order to be tried.
-        sha256: of the values of each file (`parsing.digest`), as `FILES` orders them.
-        class_names: what the classes are.
-        description: one sentence.
-        source: who published it.
-        licence: of the data.
+        name: Name, as `load_images` takes it.
+        bases: Addresses under which the files are, in the order to be tried.
+        sha256: Hashes of the values of each file, from `hash_values`, in the order of `FILES`.
+        class_names: Names of the classes.
+        description: Description in one sentence.
+        source: Publisher.
+        licence: Licence of the data.
     """
 
     name: str
@@ -56,8 +56,8 @@ class ImageFiles:
     source: str
     licence: str
 
-    def resources(self) -> list[Resource[np.ndarray]]:
-        """The files: images and labels to train on, images and labels to test on."""
+    def make_resources(self) -> list[Resource[np.ndarray]]:
+        """Return how images and labels are found: those to train on, then those to test on."""
         return [
             Resource(
                 name=f"{self.name} {file}",
@@ -66,7 +66,7 @@ class ImageFiles:
                 patterns=(f"{self.name}/{file}", f"{self.name}/raw/{file}*"),
                 urls=tuple(f"{base}{file}.gz" for base in self.bases),
                 wheel=None,
-                parse=partial(_parse, expected),
+                parse=partial(_parse_idx, expected),
                 encode=lambda _, contents: contents[0],
             )
             for file, expected in zip(FILES, self.sha256, strict=True)
@@ -78,20 +78,20 @@ def load_images(name: str, data_dir: DataDir = None) -> ImageDataset:
 
     Args:
         name: "mnist" or "fashion_mnist".
-        data_dir: a folder to look into first, for `mnist/train-images-idx3-ubyte.gz` and so on.
+        data_dir: Folder to look into first, for `mnist/train-images-idx3-ubyte.gz` and so on.
 
     Returns:
         60000 images to train on, 10000 to test on, and their labels.
 
     Raises:
-        DatasetError: the data are not to be had, or are not what they should be.
+        DatasetError: The data cannot be obtained, or are not what they should be.
     """
-    if name not in IMAGES:
-        raise DatasetError(f"no image data set {name!r}; there are {', '.join(IMAGES)}")
-    files = IMAGES[name]
+    if name not in IMAGE_SETS:
+        raise DatasetError(f"no image data set {name!r}; there are {', '.join(IMAGE_SETS)}")
+    files = IMAGE_SETS[name]
     downloader = Downloader()
     x_train, y_train, x_test, y_test = (
-        obtain(resource, data_dir, downloader)[0] for resource in files.resources()
+        obtain_values(resource, data_dir, downloader)[0] for resource in files.make_resources()
     )
     return ImageDataset(
         name=name,
@@ -107,7 +107,7 @@ def load_images(name: str, data_dir: DataDir = None) -> ImageDataset:
 
 
 def read_idx(content: bytes) -> np.ndarray:
-    """The array in an idx file, gzipped or not.
+    """Return the array in an idx file, gzipped or not.
 
     The header says type and shape: two zero bytes, a byte for the type, a byte for the number of
     dimensions, then each of them as a big-endian 32-bit integer.
@@ -118,7 +118,7 @@ def read_idx(content: bytes) -> np.ndarray:
         except (OSError, EOFError, zlib.error) as error:
             raise DatasetError(f"it is a gzip file that is damaged or cut off: {error}") from None
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in IDX_TYPES:
-        raise DatasetError("it is no idx file")
+        raise DatasetError("it is not an idx file")
     dtype, dimensions = IDX_TYPES[content[2]], content[3]
     start = 4 + 4 * dimensions
     if len(content) < start:
@@ -131,15 +131,15 @@ def read_idx(content: bytes) -> np.ndarray:
     return values.astype(dtype.newbyteorder("="))
 
 
-def _parse(expected: str, contents: Sequence[bytes]) -> np.ndarray:
+def _parse_idx(expected: str, contents: Sequence[bytes]) -> np.ndarray:
     values = read_idx(contents[0])
-    found = digest(values)
-    if found != expected:
-        raise DatasetError(f"other values: their SHA-256 is {found[:12]}…, not {expected[:12]}…")
+    sha256 = hash_values(values)
+    if sha256 != expected:
+        raise DatasetError(f"other values: their SHA-256 is {sha256[:12]}…, not {expected[:12]}…")
     return values
 
 
-IMAGES: dict[str, ImageFiles] = {
+IMAGE_SETS: dict[str, ImageFiles] = {
     "mnist": ImageFiles(
         name="mnist",
         bases=(

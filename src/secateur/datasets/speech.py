@@ -12,9 +12,9 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from secateur.datasets.dataset import DatasetError, SpokenDigits
-from secateur.datasets.downloading import Downloader
-from secateur.datasets.parsing import digest
-from secateur.datasets.resources import DataDir, Resource, obtain
+from secateur.datasets.downloads import Downloader
+from secateur.datasets.resources import DataDir, Resource, obtain_values
+from secateur.datasets.table_formats import hash_values
 
 __all__ = ["DESCRIPTION", "LICENCE", "RECORDINGS", "SPOKEN_DIGITS", "load_spoken_digits"]
 
@@ -36,15 +36,15 @@ def load_spoken_digits(data_dir: DataDir = None) -> SpokenDigits:
     """Load the spoken digits; looked for, downloaded and checked as `load` does.
 
     Args:
-        data_dir: a folder to look into first, for `fsdd/fsdd.npz` or the repository's archive.
+        data_dir: Folder to look into first, for `fsdd/fsdd.npz` or the repository's archive.
 
     Returns:
         3000 recordings, ordered by the names of their files.
 
     Raises:
-        DatasetError: the data are not to be had, or are not what they should be.
+        DatasetError: The data cannot be obtained, or are not what they should be.
     """
-    fields, _ = obtain(SPOKEN_DIGITS, data_dir, Downloader())
+    fields, _ = obtain_values(SPOKEN_DIGITS, data_dir, Downloader())
     return SpokenDigits(
         audio=np.split(fields["audio"], np.cumsum(fields["length"])[:-1]),
         digit=fields["digit"],
@@ -59,7 +59,7 @@ def load_spoken_digits(data_dir: DataDir = None) -> SpokenDigits:
 
 
 def read_recordings(content: bytes) -> Fields:
-    """All recordings, out of an archive of `{digit}_{speaker}_{take}.wav`, or our own npz."""
+    """Return all recordings of an archive of `{digit}_{speaker}_{take}.wav`, or of our own npz."""
     try:
         archive = zipfile.ZipFile(io.BytesIO(content))
         names = archive.namelist()
@@ -67,32 +67,32 @@ def read_recordings(content: bytes) -> Fields:
             packed = np.load(io.BytesIO(content), allow_pickle=False)
             return {field: packed[field].astype(dtype) for field, dtype in FIELDS.items()}
         wavs = {PurePosixPath(name).name: name for name in names if name.endswith(".wav")}
-        return _join({file: archive.read(name) for file, name in sorted(wavs.items())})
+        return _join_recordings({file: archive.read(name) for file, name in sorted(wavs.items())})
     except (zipfile.BadZipFile, KeyError, EOFError, OSError, ValueError) as error:
-        raise DatasetError(f"it is no readable archive of recordings: {error}") from None
+        raise DatasetError(f"it is not a readable archive of recordings: {error}") from None
 
 
 def parse_fields(contents: Sequence[bytes]) -> Fields:
-    """The recordings, checked."""
+    """Return the recordings, checked."""
     fields = read_recordings(contents[0])
-    found = digest(*fields.values())
-    if found != SHA256:
+    sha256 = hash_values(*fields.values())
+    if sha256 != SHA256:
         raise DatasetError(
             f"other recordings ({len(fields['length'])} of them) than the {RECORDINGS} of version "
-            f"1.0.10: their SHA-256 is {found[:12]}…, not {SHA256[:12]}…"
+            f"1.0.10: their SHA-256 is {sha256[:12]}…, not {SHA256[:12]}…"
         )
     return fields
 
 
-def _join(files: dict[str, bytes]) -> Fields:
+def _join_recordings(files: dict[str, bytes]) -> Fields:
     if not files:
         raise DatasetError("the archive has no wav files")
     audio, labels = [], []
     for file, content in files.items():
         match = re.fullmatch(r"(\d)_([a-z]+)_(\d+)\.wav", file)
         if match is None or match[2] not in SPEAKERS:
-            raise DatasetError(f"{file} is not a digit, a speaker that is known, and a take")
-        audio.append(_samples(file, content))
+            raise DatasetError(f"{file} is not named after a digit, a known speaker and a take")
+        audio.append(_read_samples(file, content))
         labels.append((len(audio[-1]), int(match[1]), SPEAKERS.index(match[2]), int(match[3])))
     columns = [np.concatenate(audio), *np.array(labels).T]
     return {
@@ -101,7 +101,7 @@ def _join(files: dict[str, bytes]) -> Fields:
     }
 
 
-def _samples(file: str, content: bytes) -> np.ndarray:
+def _read_samples(file: str, content: bytes) -> np.ndarray:
     try:
         with wave.open(io.BytesIO(content)) as recording:
             kind = (recording.getnchannels(), recording.getsampwidth(), recording.getframerate())
@@ -112,7 +112,7 @@ def _samples(file: str, content: bytes) -> np.ndarray:
         raise DatasetError(f"{file} is damaged: {error}") from None
 
 
-def _pack(fields: Fields, _: Sequence[bytes]) -> bytes:
+def _encode_npz(fields: Fields, _: Sequence[bytes]) -> bytes:
     packed = io.BytesIO()
     np.savez_compressed(packed, **fields)  # type: ignore[arg-type]
     return packed.getvalue()
@@ -125,5 +125,5 @@ SPOKEN_DIGITS: Resource[Fields] = Resource(
     urls=(URL,),
     wheel=None,
     parse=parse_fields,
-    encode=_pack,
+    encode=_encode_npz,
 )

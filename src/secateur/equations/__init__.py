@@ -1,10 +1,10 @@
 """A function's equations: read once, walked by one interpreter, with one table of primitives."""
 
 from secateur.equations.interpreter import Interpreter, RuleTable
-from secateur.equations.nodes import (
+from secateur.equations.tracing import (
     Atom,
-    Constant,
-    Node,
+    Equation,
+    KnownValue,
     Program,
     Slot,
     read_program,
@@ -14,9 +14,9 @@ from secateur.equations.nodes import (
 
 __all__ = [
     "Atom",
-    "Constant",
+    "Equation",
     "Interpreter",
-    "Node",
+    "KnownValue",
     "Program",
     "RuleTable",
     "Slot",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from secateur.equations import compat
-from secateur.equations.nodes import Node
+from secateur.equations.tracing import Equation
 
 State = TypeVar("State")
 Body = tuple[Any, list]  # an open jaxpr and its constants
@@ -34,11 +34,11 @@ class Scan:
     unroll: Any
 
     @classmethod
-    def of(cls, node: Node) -> Scan:
+    def of(cls, equation: Equation) -> Scan:
         """Return the parts of a scan's equation."""
-        params = node.eqn.params
+        params = equation.params
         return cls(
-            compat.open_jaxpr(params["jaxpr"]), *compat.scan_counts(node.eqn), params["length"],
+            compat.open_jaxpr(params["jaxpr"]), *compat.scan_counts(equation.eqn), params["length"],
             params["reverse"], params.get("unroll", 1),
         )  # fmt: skip
 
@@ -70,9 +70,9 @@ class WhileLoop:
     num_body_consts: int
 
     @classmethod
-    def of(cls, node: Node) -> WhileLoop:
+    def of(cls, equation: Equation) -> WhileLoop:
         """Return the parts of a while loop's equation."""
-        params = node.eqn.params
+        params = equation.params
         return cls(
             compat.open_jaxpr(params["cond_jaxpr"]), compat.open_jaxpr(params["body_jaxpr"]),
             params["cond_nconsts"], params["body_nconsts"],
@@ -85,14 +85,14 @@ class WhileLoop:
         return list(first), list(second[: self.num_body_consts]), list(operands[end:])
 
 
-def branches(node: Node) -> list[Body]:
+def branches(equation: Equation) -> list[Body]:
     """Return the branches of a conditional or a switch."""
-    return [compat.open_jaxpr(branch) for branch in node.eqn.params["branches"]]
+    return [compat.open_jaxpr(branch) for branch in equation.params["branches"]]
 
 
-def recomputed_part(node: Node) -> Body:
+def recomputed_part(equation: Equation) -> Body:
     """Return the equations of a part that is recomputed in the backward pass."""
-    return compat.open_jaxpr(node.eqn.params["jaxpr"])
+    return compat.open_jaxpr(equation.params["jaxpr"])
 
 
 def find_fixed_point(

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from secateur.equations import compat
-from secateur.equations.nodes import Atom, Constant, Node, Program, Slot
 from secateur.equations.primitives import CONTROL_FLOW
+from secateur.equations.tracing import Atom, Equation, KnownValue, Program, Slot
 
-# rule(interpreter, node, operands) -> the values of the results
-Rule = Callable[[Any, Node, list[Any]], list[Any]]
+# rule(interpreter, equation, operands) -> the values of the results
+Rule = Callable[[Any, Equation, list[Any]], list[Any]]
 
 
 class RuleTable(dict[str, Rule]):
@@ -19,7 +19,7 @@ class RuleTable(dict[str, Rule]):
     Example:
         >>> rules = RuleTable()
         >>> @rules.declare("neg")
-        ... def negate(interpreter, node, operands):
+        ... def negate(interpreter, equation, operands):
         ...     return [-operands[0]]
         >>> sorted(rules)
         ['neg']
@@ -57,13 +57,13 @@ class Interpreter:
         """Evaluate the program on these values of its inputs."""
         for slot, value in zip(self.program.inputs, inputs, strict=True):
             self.store_input(slot, value)
-        for node in self.program.nodes:
-            self.step(node)
+        for equation in self.program.equations:
+            self.step(equation)
         return [self.value(atom) for atom in self.program.outputs]
 
     def value(self, atom: Atom) -> Any:
         """Return the value of an operand."""
-        return self.constant(atom.value) if isinstance(atom, Constant) else self.values[atom]
+        return self.constant(atom.value) if isinstance(atom, KnownValue) else self.values[atom]
 
     def constant(self, value: Any) -> Any:
         """Return what a constant of the function is to this walk."""
@@ -77,52 +77,56 @@ class Interpreter:
         """Keep the value of a result."""
         self.values[slot] = value
 
-    def step(self, node: Node) -> None:
+    def step(self, equation: Equation) -> None:
         """Evaluate one equation and keep its results."""
-        operands = [self.value(atom) for atom in node.inputs]
+        operands = [self.value(atom) for atom in equation.inputs]
         if self.is_known(operands):
-            results = self.evaluate_known(node, operands)
+            results = self.evaluate_known(equation, operands)
         else:
-            results = self.evaluate(node, operands)
-        for slot, result in zip(node.outputs, results, strict=True):
+            results = self.evaluate(equation, operands)
+        for slot, result in zip(equation.outputs, results, strict=True):
             self.store(slot, result)
 
     def is_known(self, operands: list[Any]) -> bool:
         """Whether operands are plain numbers, so that the equation can be evaluated as it is."""
         return False
 
-    def evaluate_known(self, node: Node, operands: list[Any]) -> list[Any]:
+    def evaluate_known(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Return the results of an equation whose operands are known."""
-        return compat.bind(node.eqn, *operands)
+        return compat.bind(equation.eqn, *operands)
 
-    def evaluate(self, node: Node, operands: list[Any]) -> list[Any]:
+    def evaluate(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Return the results of an equation by its rule."""
-        method = CONTROL_FLOW.get(node.name)
+        method = CONTROL_FLOW.get(equation.name)
         if method is not None:
-            return getattr(self, method)(node, operands)
-        return self.apply(node, operands)
+            return getattr(self, method)(equation, operands)
+        return self.apply(equation, operands)
 
-    def apply(self, node: Node, operands: list[Any]) -> list[Any]:
+    def apply(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Return the results of an equation that is not control flow."""
-        rule = self.rules.get(node.name)
-        return self.apply_default(node, operands) if rule is None else rule(self, node, operands)
+        rule = self.rules.get(equation.name)
+        return (
+            self.apply_default(equation, operands)
+            if rule is None
+            else rule(self, equation, operands)
+        )
 
-    def apply_default(self, node: Node, operands: list[Any]) -> list[Any]:
+    def apply_default(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Return the results of an equation that has no rule."""
-        raise NotImplementedError(f"'{node.name}' has no rule ({node.where}).")
+        raise NotImplementedError(f"'{equation.name}' has no rule ({equation.where}).")
 
-    def scan(self, node: Node, operands: list[Any]) -> list[Any]:
+    def scan(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Return the results of a scan; its parts are in `control_flow.Scan`."""
-        return self.apply_default(node, operands)
+        return self.apply_default(equation, operands)
 
-    def while_loop(self, node: Node, operands: list[Any]) -> list[Any]:
+    def while_loop(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Return the results of a while loop."""
-        return self.apply_default(node, operands)
+        return self.apply_default(equation, operands)
 
-    def cond(self, node: Node, operands: list[Any]) -> list[Any]:
+    def cond(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Return the results of a conditional or a switch."""
-        return self.apply_default(node, operands)
+        return self.apply_default(equation, operands)
 
-    def remat(self, node: Node, operands: list[Any]) -> list[Any]:
+    def remat(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Return the results of a part that is recomputed in the backward pass."""
-        return self.apply_default(node, operands)
+        return self.apply_default(equation, operands)

@@ -12,13 +12,14 @@ The steps are those of the function's own equations, in a smaller vocabulary:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-__all__ = ["ELEMENTWISE", "Constant", "ExportError", "Graph", "Node", "State", "Value"]
+__all__ = ["ELEMENTWISE", "PRODUCTS", "Constant", "ExportError", "Graph", "Node", "Origin",
+           "StateVariable", "Value"]  # fmt: skip
 
 ELEMENTWISE = {
     "add", "sub", "mul", "div", "neg", "max", "min", "abs", "clamp", "select_n", "sign", "gt", "ge",
@@ -30,8 +31,12 @@ ELEMENTWISE = {
 }  # fmt: skip
 
 
+# Steps with weights.
+PRODUCTS = ("linear", "conv")
+
+
 class ExportError(ValueError):
-    """A model, or a wish, that cannot be exported; says why and what can."""
+    """A model, or an option, that cannot be exported. The message says why, and what can."""
 
 
 class Value:
@@ -48,14 +53,59 @@ class Value:
 
 
 @dataclass(frozen=True, eq=False)
+class Origin:
+    """Which parameter of the model each element of an array is, and times which factor.
+
+        value = factor · parameter
+
+    Attributes:
+        leaf: Number of the leaf, counted among the model's arrays; -1 where there is none.
+        place: Place of the element in that leaf, flattened.
+        factor: Constant factor.
+    """
+
+    leaf: np.ndarray
+    place: np.ndarray
+    factor: np.ndarray
+
+    @classmethod
+    def of_leaf(cls, number: int, shape: tuple[int, ...]) -> Origin:
+        """Return the origin of a whole leaf."""
+        place = np.arange(int(np.prod(shape, dtype=int))).reshape(shape)
+        return cls(np.full(shape, number), place, np.ones(shape))
+
+    @classmethod
+    def nowhere(cls, shape: tuple[int, ...]) -> Origin:
+        """Return the origin of an array that holds no parameters."""
+        return cls(np.full(shape, -1), np.zeros(shape, int), np.zeros(shape))
+
+    def move(self, change: Callable[[np.ndarray], np.ndarray]) -> Origin:
+        """Return the origin of an array whose elements were moved."""
+        return Origin(change(self.leaf), change(self.place), change(self.factor))
+
+    def scale(self, factor: np.ndarray | float) -> Origin:
+        """Return the origin of the array times a constant that broadcasts with it."""
+        shape = np.broadcast_shapes(self.factor.shape, np.shape(factor))
+        spread = self.move(lambda a: np.broadcast_to(a, shape))
+        return Origin(spread.leaf, spread.place, spread.factor * factor)
+
+
+@dataclass(frozen=True, eq=False)
 class Constant:
-    """A known array; axes along which it does not change have length 1 in `array`."""
+    """A known array.
+
+    Attributes:
+        array: The elements; axes along which they do not change have length 1.
+        shape: Shape of the whole array.
+        origin: Which parameters the elements are, as an array of the whole shape, or None.
+    """
 
     array: np.ndarray
     shape: tuple[int, ...]
+    origin: Origin | None = None
 
     @classmethod
-    def of(cls, values: Any) -> Constant:
+    def of(cls, values: Any, origin: Origin | None = None) -> Constant:
         """Make one of any array, as small as it can be kept."""
         array = np.asarray(values)
         shape = array.shape
@@ -63,7 +113,7 @@ class Constant:
             first = array.take([0], axis) if length > 1 else array
             if length > 1 and np.array_equal(np.broadcast_to(first, array.shape), array):
                 array = first
-        return cls(array, shape)
+        return cls(array, shape, origin)
 
     @property
     def dtype(self) -> np.dtype:
@@ -88,11 +138,12 @@ class Node:
     """One step.
 
     Attributes:
-        op: what it does.
-        inputs: operands.
-        outputs: results; one, but for `recurrent`.
-        attributes: what the operation needs beside operands.
-        where: the user's line behind it, for messages.
+        op: Name of the operation.
+        inputs: Operands.
+        outputs: Results; one, except for `recurrent`.
+        attributes: What the operation needs beside operands. `linear` and `conv` have `weights`,
+            `bias` and the `origin` of the weights, each an array or None.
+        where: The user's line behind it, for messages.
     """
 
     op: str
@@ -109,13 +160,13 @@ class Node:
 
 
 @dataclass(eq=False)
-class State:
+class StateVariable:
     """What a recurrent network carries from one frame to the next.
 
     Attributes:
-        before: the value that a frame begins with.
-        after: the value that it ends with.
-        initial: what the first frame begins with.
+        before: Value that a frame begins with.
+        after: Value that it ends with.
+        initial: Array that the first frame begins with.
     """
 
     before: Value
@@ -128,16 +179,20 @@ class Graph:
     """Steps in the order in which they can be taken.
 
     Attributes:
-        inputs: given from outside.
-        outputs: the results.
-        nodes: the steps.
-        states: carried between calls, of a network that takes one frame at a time.
+        inputs: Values that come from outside.
+        outputs: Results.
+        nodes: The steps.
+        states: What is carried between calls, of a network that takes one frame at a time.
     """
 
     inputs: list[Value]
     outputs: list[Atom]
     nodes: list[Node]
-    states: list[State] = field(default_factory=list)
+    states: list[StateVariable] = field(default_factory=list)
+
+    def products(self) -> list[Node]:
+        """Return the steps with weights."""
+        return [node for node in self.nodes if node.op in PRODUCTS]
 
     def results(self) -> Iterator[Atom]:
         """Go through all that must be known at the end."""

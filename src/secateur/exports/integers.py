@@ -1,15 +1,93 @@
-"""Functions on integers, as graphs have them once quantised, and what they do to the bit."""
+"""Functions on integers, as quantised graphs have them: to the bit what the C functions do."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from secateur.exports.c import runtime
+__all__ = ["INTEGER_FUNCTIONS", "clamp", "lookup_int8", "multiplier_and_shift", "requantise",
+           "sigmoid_q15", "table_int8", "tanh_q15"]  # fmt: skip
 
-__all__ = ["INTEGER"]
+def clamp(value: np.ndarray, lowest: int, highest: int) -> np.ndarray:
+    """Return what `sc_clamp` does."""
+    return np.clip(value, lowest, highest)
+
+
+def multiplier_and_shift(scale: float) -> tuple[int, int]:
+    """Return the multiplier and the shift by which `sc_requantise` multiplies by this scale.
+
+    multiplier / 2^shift is the scale to a relative 2^-31. Below 2^-32, where every int32 becomes
+    0 or nearly, the multiplier has fewer digits.
+
+    Args:
+        scale: positive, at most 2^29.
+
+    Example:
+        >>> multiplier_and_shift(0.75)
+        (1610612736, 31)
+    """
+    if not 0.0 < scale <= 2.0**29:
+        raise ValueError(f"a scale is positive and at most 2^29, not {scale}")
+    fraction, exponent = math.frexp(scale)
+    multiplier, shift = round(fraction * 2**31), 31 - exponent
+    if multiplier == 2**31:
+        multiplier, shift = 2**30, shift - 1
+    if shift > 62:
+        multiplier, shift = multiplier >> min(shift - 62, 31), 62
+    return multiplier, shift
+
+
+def requantise(
+    value: np.ndarray, multiplier: int, shift: int, lowest: int, highest: int
+) -> np.ndarray:
+    """Return what `sc_requantise` does: value · multiplier / 2^shift, halves up, clamped."""
+    product = np.asarray(value, np.int64) * np.int64(multiplier) + (np.int64(1) << (shift - 1))
+    return np.clip(product >> shift, lowest, highest).astype(np.int32)
+
+
+def table_int8(
+    function: Callable[[np.ndarray], np.ndarray],
+    *,
+    input_scale: float,
+    output_scale: float,
+    input_zero: int = 0,
+    output_zero: int = 0,
+) -> np.ndarray:
+    """Return the 256 values for `sc_lookup_int8` of a function of real numbers.
+
+    An integer i stands for scale · (i − zero). Values are rounded to the nearest, halves to even.
+    """
+    x = input_scale * (np.arange(-128, 128) - input_zero)
+    return np.clip(np.rint(function(x) / output_scale) + output_zero, -128, 127).astype(np.int8)
+
+
+def lookup_int8(table: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Return what `sc_lookup_int8` does."""
+    return table[np.asarray(x, np.int64) + 128]
+
+
+_NODES = np.minimum(np.rint(32768 * np.tanh(np.arange(65) / 8)), 32767).astype(np.int64)
+
+
+def tanh_q15(x: np.ndarray) -> np.ndarray:
+    """Return what `sc_tanh_q15` does: tanh from 4096ths to 32768ths."""
+    x = np.asarray(x, np.int64)
+    size = np.abs(x)
+    node = (size + 256) >> 9
+    d = (size - (node << 9)) * 8
+    t = _NODES[node]
+    tt = (t * t + 16384) >> 15
+    slope = 32768 - ((d * (t + ((d * (10923 - tt)) >> 15))) >> 15)
+    value = t + (((((32768 - tt) * d) >> 11) * slope + (1 << 18)) >> 19)
+    return np.where(x < 0, -value, np.minimum(value, 32767)).astype(np.int16)
+
+
+def sigmoid_q15(x: np.ndarray) -> np.ndarray:
+    """Return what `sc_sigmoid_q15` does: the logistic function from 2048ths to 32768ths."""
+    return ((tanh_q15(x).astype(np.int64) + 32768) >> 1).astype(np.int16)
 
 
 def _quantise(x: Any, *, inverse: float, low: int, high: int) -> Any:
@@ -23,7 +101,7 @@ def _quantise(x: Any, *, inverse: float, low: int, high: int) -> Any:
 
 
 def _requantise(x: Any, *, multiplier: int, shift: int, low: int, high: int) -> Any:
-    return runtime.requantise(x, multiplier, shift, low, high)
+    return requantise(x, multiplier, shift, low, high)
 
 
 def _dequantise(x: Any, *, scale: float) -> Any:
@@ -40,11 +118,11 @@ def _lookup(x: Any, *, table: tuple[int, ...]) -> Any:
     )
 
 
-INTEGER: dict[str, Callable[..., Any]] = {
+INTEGER_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "quantise": _quantise,
     "requantise": _requantise,
     "dequantise": _dequantise,
     "lookup": _lookup,
-    "tanh_q15": lambda x: runtime.tanh_q15(x).astype(np.int32),
-    "sigmoid_q15": lambda x: runtime.sigmoid_q15(x).astype(np.int32),
+    "tanh_q15": lambda x: tanh_q15(x).astype(np.int32),
+    "sigmoid_q15": lambda x: sigmoid_q15(x).astype(np.int32),
 }

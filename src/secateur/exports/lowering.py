@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from secateur.equations import compat, nodes
+from secateur.equations import KnownValue, compat, read_program
 from secateur.equations.primitives import CONTROL_FLOW
 from secateur.exports.graph import (
     ELEMENTWISE,
@@ -59,15 +59,15 @@ class _Lowering:
 
     def run(self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Atom]) -> list[Atom]:
         """Add the steps of a jaxpr, and return its results."""
-        flat = nodes.read_program(jaxpr, consts, [isinstance(a, Value) for a in inputs])
+        flat = read_program(jaxpr, consts, [isinstance(a, Value) for a in inputs])
         atoms: dict[Any, Atom] = dict(zip(flat.inputs, inputs, strict=True))
 
         def read(atom: Any) -> Atom:
-            if isinstance(atom, nodes.Constant):
+            if isinstance(atom, KnownValue):
                 return Constant.of(_numbers(atom.value))
             return atoms[atom]
 
-        for node in flat.nodes:
+        for node in flat.equations:
             operands = [read(a) for a in node.inputs]
             results = self.step(node, operands)
             atoms.update(zip(node.outputs, results, strict=True))

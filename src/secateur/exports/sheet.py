@@ -1,104 +1,179 @@
-"""What an export is: its size, its speed, and how far it is from the model."""
+"""`Sheet`: what an export is: its size, its arithmetic, and how far it is from the model.
+
+For readers of a sheet (report, command line, records of runs):
+
+    sheet.files, .target ("c" or "onnx"), .style, .notes
+    sheet.size        .parameters .nonzeros .file_bytes .flash_bytes .ram_bytes .state_bytes
+                      .stack_bytes
+    sheet.arithmetic  .quantise .optimise .multiply_adds .instructions .tensors
+    sheet.accuracy    .largest_difference .exact .quantised; the last two are `Scores`
+                      (.free_energy .log_density .correct) or None
+    sheet.title, sheet.rows() -> [(what, number as text)], sheet.table(), sheet.to_dict(),
+    sheet.to_json()
+
+JSON has the same nesting: {"files": …, "target": …, "size": {…}, "arithmetic": {…},
+"accuracy": {…, "exact": {…}, "quantised": {…}}, "notes": […], …}.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from secateur.exports.bits import TensorBits
+__all__ = ["Accuracy", "Arithmetic", "Scores", "Sheet", "Size", "TensorBits"]
 
-__all__ = ["Sheet"]
 
-# Rows of the table: what is shown, the field, and how its number is written.
-_ROWS = (
-    ("parameters of the trained network", "parameters", ","),
-    ("weights that are left", "nonzeros", ","),
-    ("flash, bytes", "flash_bytes", ","),
-    ("RAM, bytes", "ram_bytes", ","),
-    ("of which state, kept by the caller", "state_bytes", ","),
-    ("stack, bytes", "stack_bytes", ","),
-    ("file, bytes", "file_bytes", ","),
-    ("multiply-adds per inference", "multiply_adds", ","),
-    ("instructions per inference", "instructions", ","),
-    ("largest difference from Python", "largest_difference", ".2g"),
-    ("free energy on the rows given, nats", "free_energy", ".2f"),
-    ("  after quantisation", "free_energy_quantised", ".2f"),
-    ("log-density per row, nats", "log_density", ".4f"),
-    ("  after quantisation", "log_density_quantised", ".4f"),
-    ("correct classes", "correct", ".2%"),
-    ("  after quantisation", "correct_quantised", ".2%"),
-)
+@dataclass(frozen=True)
+class Size:
+    """How large an export is; None where something does not apply or was not measured.
+
+    Attributes:
+        parameters: Number of elements of the trained network's arrays, before compacting.
+        nonzeros: Number of weights in the export that are not 0.
+        file_bytes: Size of the ONNX file.
+        flash_bytes: Code and constants, compiled for a Cortex-M4F.
+        ram_bytes: Static memory and state.
+        state_bytes: Memory that the caller of a recurrent network keeps.
+        stack_bytes: Deepest stack of a call.
+    """
+
+    parameters: int | None = None
+    nonzeros: int | None = None
+    file_bytes: int | None = None
+    flash_bytes: int | None = None
+    ram_bytes: int | None = None
+    state_bytes: int | None = None
+    stack_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class TensorBits:
+    """How the weights of one product were rounded.
+
+    Attributes:
+        weights: Number of weights that are left.
+        bits: Number of bits of each.
+        step: Distance between neighbours, in the graph's units; of 16 bits, relative to the weight.
+        noise: Mean of (step²/12)/σ², with the posterior's variance σ² of each weight.
+    """
+
+    weights: int
+    bits: int
+    step: float
+    noise: float
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What an export computes.
+
+    Attributes:
+        quantise: Name of the rounding, or None for float32.
+        optimise: "size" or "speed" for C, or None.
+        multiply_adds: Number of products with weights in a call.
+        instructions: Number of instructions of a call on the emulated Cortex-M4F; not cycles.
+        tensors: How the weights of each product were rounded.
+    """
+
+    quantise: str | None = None
+    optimise: str | None = None
+    multiply_adds: int | None = None
+    instructions: int | None = None
+    tensors: tuple[TensorBits, ...] = ()
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What rows with targets say of a network.
+
+    Attributes:
+        free_energy: Free energy of these rows in nats, or None where it is not known.
+        log_density: Mean log-density of the targets in nats.
+        correct: Share of the rows whose class is right; None if there are no classes.
+    """
+
+    free_energy: float | None
+    log_density: float
+    correct: float | None
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How far an export is from the model.
+
+    Attributes:
+        largest_difference: Largest difference between the emulated device and Python, in the
+            units of the outputs, or None.
+        exact: Scores of the network before quantisation, or None without targets.
+        quantised: Scores of the quantised network, or None.
+    """
+
+    largest_difference: float | None = None
+    exact: Scores | None = None
+    quantised: Scores | None = None
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """One export in numbers; None where something was not measured.
+    """One export in numbers.
 
     Attributes:
-        files: that were written.
+        files: Names of the files that were written.
         target: "c" or "onnx".
-        style: of C: "straight" (a line for every number) or "loops"; of ONNX what was written.
-        quantise: None, or one of `MODES`.
-        optimise: "size" or "speed".
-        parameters: elements of the trained network's arrays, before pruning and compacting.
-        nonzeros: weights that are not 0 in what was written.
-        flash_bytes: code and constants, compiled for a Cortex-M4F.
-        ram_bytes: static memory and state.
-        state_bytes: what a recurrent network's caller keeps.
-        stack_bytes: the deepest stack of a call.
-        file_bytes: of the ONNX file.
-        multiply_adds: products with weights.
-        instructions: of one call on the emulated Cortex-M4F. They are not cycles.
-        largest_difference: over the test vectors, in the outputs' units.
-        free_energy: on the rows given, in nats.
-        free_energy_quantised: the same with the rounded weights.
-        log_density: mean over the rows given, of the network as exported without quantisation.
-        log_density_quantised: the same of the integers' network.
-        correct: share of the rows whose class is right.
-        correct_quantised: the same of the integers' network.
-        tensors: how each product's weights were rounded.
-        notes: what a reader should know.
+        style: "straight" (a line for every number) or "loops" for C; the operators for ONNX.
+        size: How large it is.
+        arithmetic: What it computes.
+        accuracy: How far it is from the model.
+        notes: Sentences that a reader should know.
     """
 
     files: tuple[str, ...]
     target: str
     style: str
-    quantise: str | None = None
-    optimise: str | None = None
-    parameters: int | None = None
-    nonzeros: int | None = None
-    flash_bytes: int | None = None
-    ram_bytes: int | None = None
-    state_bytes: int | None = None
-    stack_bytes: int | None = None
-    file_bytes: int | None = None
-    multiply_adds: int | None = None
-    instructions: int | None = None
-    largest_difference: float | None = None
-    free_energy: float | None = None
-    free_energy_quantised: float | None = None
-    log_density: float | None = None
-    log_density_quantised: float | None = None
-    correct: float | None = None
-    correct_quantised: float | None = None
-    tensors: tuple[TensorBits, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    size: Size = field(default_factory=Size)
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    accuracy: Accuracy = field(default_factory=Accuracy)
+    notes: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
         """Return what it is, in a few words."""
         if self.target == "onnx":
             return "ONNX"
-        return f"C, {self.quantise or 'float32'}, for {self.optimise}"
+        return f"C, {self.arithmetic.quantise or 'float32'}, for {self.arithmetic.optimise}"
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return what was measured, and the number as text."""
+        """Return what is known, each with its number as text."""
         return [
-            (what, f"{getattr(self, name):{form}}")
-            for what, name, form in _ROWS
-            if getattr(self, name) is not None
+            (what, f"{number:{form}}")
+            for what, number, form in self._numbers()
+            if number is not None
         ]
+
+    def _numbers(self) -> Iterator[tuple[str, float | None, str]]:
+        size, arithmetic, accuracy = self.size, self.arithmetic, self.accuracy
+        yield "parameters of the trained network", size.parameters, ","
+        yield "weights that are left", size.nonzeros, ","
+        yield "flash, bytes", size.flash_bytes, ","
+        yield "RAM, bytes", size.ram_bytes, ","
+        yield "of which state, kept by the caller", size.state_bytes, ","
+        yield "stack, bytes", size.stack_bytes, ","
+        yield "file, bytes", size.file_bytes, ","
+        yield "multiply-adds per inference", arithmetic.multiply_adds, ","
+        yield "instructions per inference", arithmetic.instructions, ","
+        yield "largest difference from Python", accuracy.largest_difference, ".2g"
+        for what, name, form in (
+            ("free energy on the rows given, nats", "free_energy", ".2f"),
+            ("log-density per row, nats", "log_density", ".4f"),
+            ("correct classes", "correct", ".2%"),
+        ):
+            for label, scores in (
+                (what, accuracy.exact),
+                ("  after quantisation", accuracy.quantised),
+            ):
+                yield label, None if scores is None else vars(scores)[name], form
 
     def table(self) -> str:
         """Return the sheet as text."""
@@ -106,10 +181,11 @@ class Sheet:
         width = max((len(what) for what, _ in rows), default=0)
         number = max((len(value) for _, value in rows), default=0)
         lines = [f"{what:<{width}}  {value:>{number}}" for what, value in rows]
-        if self.tensors:
+        if self.arithmetic.tensors:
             lines += ["", "weights   bits   step       noise of rounding / of the posterior"]
             lines += [
-                f"{t.weights:7d} {t.bits:6d}   {t.step:<9.3g}  {t.noise:.3g}" for t in self.tensors
+                f"{t.weights:7d} {t.bits:6d}   {t.step:<9.3g}  {t.noise:.3g}"
+                for t in self.arithmetic.tensors
             ]
         return "\n".join([*lines, *(("", *self.notes) if self.notes else ())])
 

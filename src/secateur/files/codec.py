@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from secateur import distributions, likelihoods
+from secateur.compaction.removal import RemovedUnits
 from secateur.distributions import Normal
 from secateur.networks import Dense, Gru
-from secateur.trained import Round
+from secateur.trained import Compaction, Round
 from secateur.training.objective import FreeEnergy
 from secateur.training.recipe import Recipe
 from secateur.training.scaling import Affine, Scaling
@@ -49,6 +50,8 @@ CLASSES: dict[str, type] = {
         FreeEnergy,
         Recipe,
         Round,
+        Compaction,
+        RemovedUnits,
     )
 }
 # What safetensors writes and reads under NumPy; bfloat16 it would write but not read.
@@ -106,7 +109,9 @@ class Encoder:
             spec["dtype"] = values.dtype.name
             values = values.view(_SEEN_AS[values.dtype.name])
         elif values.dtype.char not in _KINDS:
-            raise TypeError(f"save: {name} is an array of {values.dtype}, which a file cannot hold.")
+            raise TypeError(
+                f"save: {name} is an array of {values.dtype}, which a file cannot hold."
+            )
         return {"array": self._keep(values, name)} | spec
 
     def _keep(self, values: np.ndarray, name: str) -> str:

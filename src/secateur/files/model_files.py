@@ -17,7 +17,7 @@ import secateur
 from secateur.files.codec import NETWORKS, Decoder, Encoder, FileError
 from secateur.model import BayesianModel
 from secateur.pytrees import align_tree, flatten_beliefs, is_belief
-from secateur.storage import UnreadableFile, read_container, write_container
+from secateur.storage import OtherVersion, UnreadableFile, read_container, write_container
 from secateur.trained import Trained
 from secateur.training.recipe import BeforeUpdate, Training
 
@@ -25,7 +25,10 @@ __all__ = ["load", "save"]
 
 _KIND, _VERSION = "secateur-model", 2
 # Attributes that are written and read alike, by name.
-_PLAIN = ("noise", "scaling", "parts", "free_energy", "standard_error", "epochs", "stop_reason")
+_PLAIN = (
+    "noise", "scaling", "parts", "free_energy", "standard_error", "epochs", "stop_reason",
+    "restarts", "weights_before", "free_energy_before", "compaction",
+)  # fmt: skip
 
 
 def save(trained: Trained, path: str | os.PathLike, *, extra: Any = None) -> None:
@@ -78,8 +81,6 @@ def save(trained: Trained, path: str | os.PathLike, *, extra: Any = None) -> Non
             encoder.encode(replace(r, history=None), f"rounds.{i}")
             for i, r in enumerate(trained.rounds)
         ],
-        "weights_before": trained.weights_before,
-        "free_energy_before": encoder.encode(trained.free_energy_before, "free_energy_before"),
         "recipe": encoder.encode(trained.recipe, "recipe"),
         "empirical_bayes": trained.training.empirical_bayes,
         "before_update": _encode_before(encoder, trained.training.before_update),
@@ -116,6 +117,10 @@ def load(
     """
     try:
         tensors, facts = read_container(Path(path), kind=_KIND, version=_VERSION)
+    except OtherVersion as error:
+        raise FileError(
+            f"{error}. Train the model again, or read it with the version that wrote it."
+        ) from error
     except UnreadableFile as error:
         raise FileError(f"{error}. Restore an intact copy, or train the model again.") from error
     try:
@@ -158,8 +163,6 @@ def _rebuild(decoder: Decoder, facts: Any, f: Any, params: Any) -> Trained:
         ),
         key=_decode_key(decoder, facts["key"]),
         rounds=tuple(decoder.decode(spec) for spec in facts["rounds"]),
-        weights_before=facts["weights_before"],
-        free_energy_before=decoder.decode(facts["free_energy_before"]),
         extra=facts["extra"],
         version=facts["version"],
     )
@@ -277,9 +280,7 @@ def _encode_before(encoder: Encoder, before: BeforeUpdate | None) -> Any:
     leaf_priors = jax.tree.leaves(before.priors, is_leaf=lambda p: hasattr(p, "log_prob"))
     masks = [np.packbits(np.asarray(mask)) for mask in jax.tree.leaves(before.alive)]
     return {
-        "priors": [
-            encoder.encode_prior(p, f"before.{i}") for i, p in enumerate(leaf_priors)
-        ],
+        "priors": [encoder.encode_prior(p, f"before.{i}") for i, p in enumerate(leaf_priors)],
         "alive": encoder.encode(masks, "before.alive"),
     }
 

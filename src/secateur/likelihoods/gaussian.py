@@ -130,7 +130,9 @@ class GaussianLikelihood:
             excess = noise.shape - 1
             finite = noise.rate / jnp.where(excess > 0, excess, 1)
             spread = _spread(jnp.where(excess > 0, finite, jnp.inf).astype(mean.dtype), mean)
-        return PredictiveMoments(mean, jnp.zeros_like(mean) if variance is None else variance, spread)
+        return PredictiveMoments(
+            mean, jnp.zeros_like(mean) if variance is None else variance, spread
+        )
 
     def predictive_interval(
         self, noise: Noise, prediction: Normal, level: float
@@ -353,6 +355,7 @@ def _interval_polynomial(shape: float, level: float) -> np.ndarray:
     """Return the Chebyshev coefficients of ρ(r) for r in [0, 1]; see `predictive_interval`."""
     if level <= 0:
         return np.zeros(1)
+    probability = 0.5 + 0.5 * level
     inverses, weights = _noise_nodes(np.float64(shape))
 
     def reach(position: np.ndarray) -> np.ndarray:
@@ -363,9 +366,9 @@ def _interval_polynomial(shape: float, level: float) -> np.ndarray:
             return weights @ ndtr(values / deviation)
 
         # Between the quantiles of a Normal (r = 0) and of a Student t (r = 1), with a margin.
-        ends = sorted((float(ndtri(0.5 + 0.5 * level)), float(stdtrit(2 * shape, 0.5 + 0.5 * level))))
-        low, high = (np.full_like(r, factor * end) for factor, end in zip((0.5, 1.5), ends))
-        return invert_cdf(cdf, 0.5 + 0.5 * level, low, high)
+        ends = float(ndtri(probability)), float(stdtrit(2 * shape, probability))
+        low, high = np.full_like(r, 0.5 * min(ends)), np.full_like(r, 1.5 * max(ends))
+        return invert_cdf(cdf, probability, low, high)
 
     for degree in (12, 24, 48, 96):
         coefficients = np.polynomial.chebyshev.chebinterpolate(reach, degree)

@@ -26,7 +26,6 @@ from secateur.likelihoods.base import (
 )
 from secateur.likelihoods.integrals import log_expectation_exp, saturating_expm1
 
-
 # Gauss–Hermite nodes and weights for expectations under a standard Normal.
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(48)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()

@@ -10,14 +10,31 @@ from typing import Any
 
 import numpy as np
 
-from secateur.paper.experiment import Job
-from secateur.paper.jobs import run_all
-from secateur.paper.setup import ALGORITHMS, PAPER, SETS, SIGNALS, Row
-from secateur.paper.writing import as_csv, made_by, write_atomically
+from secateur.paper.job_pool import run_jobs
+from secateur.paper.protocol import (
+    ALGORITHMS,
+    PAPER_RESULTS,
+    PAPER_SETTINGS,
+    SIGNALS,
+    PaperResult,
+)
+from secateur.paper.result_files import describe_origin, format_csv, write_result
+from secateur.paper.table1_jobs import Job
 
-__all__ = ["Line", "csv", "jobs_for", "latex", "lines", "markdown", "table1"]
+__all__ = [
+    "QUICK_EPOCHS",
+    "Table1Row",
+    "make_jobs",
+    "make_rows",
+    "reproduce_table1",
+    "to_csv",
+    "to_latex",
+    "to_markdown",
+]
 
-# Numbers of the paper that are no free energies, so that ours cannot be compared with them.
+QUICK_EPOCHS = 40
+
+# Marks of the paper's numbers that are not free energies, so that ours cannot be compared.
 TWO_OUTPUTS, RECURRENT = "*", "†"
 REASONS = {
     TWO_OUTPUTS: "with two outputs the authors' code counts the normalising terms of the "
@@ -32,22 +49,22 @@ _SLOWER = {"moments": 4, "local": 2, "global": 1}
 
 
 @dataclass(frozen=True)
-class Line:
+class Table1Row:
     """One row of the table: medians over seeds, and the spread of the last column.
 
     Attributes:
-        dataset: its name.
-        inference: algorithm.
-        start: free energy of the full network, nats.
-        one: after one cut, without training.
-        one_pruned: percent of the weights that it took.
-        iterative: after pruning to the end.
-        lowest: the least of all seeds.
-        highest: the most.
-        pruned: percent of the weights gone at the end.
-        seeds: how many.
-        paper: the paper's row.
-        recipe: which recipe the best seed had.
+        dataset: Name of the data set.
+        inference: Algorithm.
+        start: Free energy of the full network, in nats.
+        one: Free energy after one cut, without training.
+        one_pruned: Percent of the weights that this cut removed.
+        iterative: Free energy after pruning to the end.
+        lowest: Least free energy of all seeds.
+        highest: Greatest free energy of all seeds.
+        pruned: Percent of the weights that are removed in the end.
+        seeds: Number of seeds.
+        paper: The paper's row.
+        recipe: Name of the best seed's recipe.
     """
 
     dataset: str
@@ -60,11 +77,11 @@ class Line:
     highest: float
     pruned: float
     seeds: int
-    paper: Row
+    paper: PaperResult
     recipe: str
 
 
-def jobs_for(
+def make_jobs(
     sets: Iterable[str], algorithms: Iterable[str], kind: str, seeds: int, epochs: int = 0
 ) -> list[Job]:
     """Return the jobs of a table, the longest first.
@@ -72,33 +89,37 @@ def jobs_for(
     All seeds of a data set share a program. So do the signals, but with one seed: more recurrent
     networks side by side do not fit into a core's cache, and gain nothing.
     """
-    wanted = list(sets)
-    signals = tuple(name for name in wanted if name in SIGNALS)
+    names = list(sets)
+    signals = tuple(name for name in names if name in SIGNALS)
     groups: list[tuple[tuple[str, ...], tuple[int, ...]]] = [
-        ((name,), tuple(range(seeds))) for name in wanted if name not in SIGNALS
+        ((name,), tuple(range(seeds))) for name in names if name not in SIGNALS
     ]
     if signals:
         groups += [(signals, (seed,)) for seed in range(seeds)]
-    jobs = [Job(names, how, kind, own, epochs) for names, own in groups for how in algorithms]
+    jobs = [
+        Job(group, inference, kind, group_seeds, epochs)
+        for group, group_seeds in groups
+        for inference in algorithms
+    ]
     return sorted(jobs, key=lambda job: -_COST.get(job.sets[0], 0.5) * _SLOWER[job.inference])
 
 
-def lines(records: Iterable[dict[str, Any]]) -> list[Line]:
-    """Return the rows of the table, in the paper's order."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+def make_rows(records: Iterable[dict[str, Any]]) -> list[Table1Row]:
+    """Return the rows of the table, in the paper's order, given the records of its jobs."""
+    results: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for record in records:
-        for name, outcomes in record["outcomes"].items():
-            found.setdefault((name, record["job"]["inference"]), []).extend(outcomes)
-    order = ((name, how) for name in SETS for how in ALGORITHMS)
-    return [_line(*row, found[row]) for row in order if row in found]
+        for name, seed_results in record["outcomes"].items():
+            results.setdefault((name, record["job"]["inference"]), []).extend(seed_results)
+    order = ((name, inference) for name in PAPER_SETTINGS for inference in ALGORITHMS)
+    return [_make_row(*row, results[row]) for row in order if row in results]
 
 
-def _line(name: str, how: str, outcomes: Sequence[dict[str, Any]]) -> Line:
-    column = {key: np.array([o[key] for o in outcomes]) for key in outcomes[0]}
+def _make_row(name: str, inference: str, seed_results: Sequence[dict[str, Any]]) -> Table1Row:
+    column = {key: np.array([result[key] for result in seed_results]) for key in seed_results[0]}
     ends = column["iterative"]
-    return Line(
+    return Table1Row(
         name,
-        how,
+        inference,
         float(np.median(column["start"])),
         float(np.median(column["one"])),
         100 * float(np.median(column["one_pruned"])),
@@ -106,24 +127,24 @@ def _line(name: str, how: str, outcomes: Sequence[dict[str, Any]]) -> Line:
         float(ends.min()),
         float(ends.max()),
         100 * float(np.median(column["pruned"])),
-        len(outcomes),
-        PAPER[name, how],
+        len(seed_results),
+        PAPER_RESULTS[name, inference],
         str(column["recipe"][ends.argmin()]),
     )
 
 
-_HEADS = ("data", "inference", "start", "one cut", "%", "end", "lowest–highest", "%",
+_HEADINGS = ("data", "inference", "start", "one cut", "%", "end", "lowest–highest", "%",
           "paper: start", "one cut", "%", "end", "%")  # fmt: skip
 
 
-def _mark(r: Line) -> str:
-    """The mark of the paper's numbers in a row, one of REASONS, or nothing."""
+def _mark(r: Table1Row) -> str:
+    """Return the mark of the paper's numbers in a row, one of REASONS, or nothing."""
     if r.dataset in ("energy", "naval"):
         return TWO_OUTPUTS
     return RECURRENT if r.dataset in SIGNALS and r.inference != "global" else ""
 
 
-def _cells(r: Line) -> list[str]:
+def _format_cells(r: Table1Row) -> list[str]:
     mark, p = _mark(r), r.paper
     ours = (f"{r.start:.0f}", f"{r.one:.0f}", f"{r.one_pruned:.0f}", f"{r.iterative:.0f}",
             f"{r.lowest:.0f} … {r.highest:.0f}", f"{r.pruned:.0f}")  # fmt: skip
@@ -131,13 +152,13 @@ def _cells(r: Line) -> list[str]:
     return [r.dataset, r.inference, *ours, *(f"{v:.0f}{mark}" for v in theirs)]
 
 
-def markdown(rows: Sequence[Line], about: str) -> str:
-    """Return the table in Markdown, with what has to be said of it."""
-    table = ["| " + " | ".join(_HEADS) + " |", "|---|---|" + "---:|" * (len(_HEADS) - 2)]
-    table += ["| " + " | ".join(_cells(r)) + " |" for r in rows]
+def to_markdown(rows: Sequence[Table1Row], note: str) -> str:
+    """Return the table in Markdown, with notes on how to read it."""
+    table = ["| " + " | ".join(_HEADINGS) + " |", "|---|---|" + "---:|" * (len(_HEADINGS) - 2)]
+    table += ["| " + " | ".join(_format_cells(r)) + " |" for r in rows]
     seeds = max(r.seeds for r in rows)
     notes = [
-        about,
+        note,
         "",
         f"Free energies in nats on the whole data set, lower is better; medians of {seeds} seed"
         f"{'s' if seeds > 1 else ''}; % is the share of the weights removed. 'One cut' is "
@@ -157,18 +178,18 @@ _TO_LATEX = str.maketrans(
 )
 
 
-def latex(rows: Sequence[Line], about: str) -> str:
+def to_latex(rows: Sequence[Table1Row], note: str) -> str:
     """Return the table in LaTeX (booktabs)."""
     rules = {0: r"\toprule", 1: r"\midrule"}
-    body = [_HEADS, *map(_cells, rows)]
-    text = [f"% {about}", r"\begin{tabular}{ll" + "r" * (len(_HEADS) - 2) + "}"]
+    body = [_HEADINGS, *map(_format_cells, rows)]
+    text = [f"% {note}", r"\begin{tabular}{ll" + "r" * (len(_HEADINGS) - 2) + "}"]
     for number, cells in enumerate(body):
         text += [rules[number]] if number in rules else []
         text.append(" & ".join(cells).translate(_TO_LATEX) + r" \\")
     return "\n".join([*text, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def csv(rows: Sequence[Line], about: str) -> str:
+def to_csv(rows: Sequence[Table1Row], note: str) -> str:
     """Return the table as comma-separated values, with full precision."""
     theirs = ("start", "one", "one_pruned", "iterative", "iterative_pruned")
     ours = ("dataset", "inference", "start", "one", "one_pruned", "iterative", "lowest",
@@ -177,14 +198,14 @@ def csv(rows: Sequence[Line], about: str) -> str:
     values = [
         (*map(r.__getattribute__, ours), *map(r.paper.__getattribute__, theirs)) for r in rows
     ]
-    return as_csv(about, header, values)
+    return format_csv(note, header, values)
 
 
-def table1(
+def reproduce_table1(
     out: Path,
     *,
     kind: str = "paper",
-    sets: Sequence[str] = tuple(SETS),
+    sets: Sequence[str] = tuple(PAPER_SETTINGS),
     algorithms: Sequence[str] = ALGORITHMS,
     seeds: int = 1,
     epochs: int = 0,
@@ -192,32 +213,33 @@ def table1(
     workers: int | None = None,
     command: str = "table1",
     progress: bool = True,
-) -> list[Line]:
+) -> list[Table1Row]:
     """Run what is missing of the table and write it as CSV, Markdown and LaTeX.
 
     Args:
-        out: folder of the results; what it holds already is not run again.
-        kind: of recipe, "paper" or "default".
-        sets: names of data sets.
-        algorithms: inference algorithms.
-        seeds: how many initialisations, all in one program.
-        epochs: instead of the recipe's, for a quick look.
-        data_dir: where the data are.
-        workers: processes at a time; by default as many as there are cores.
-        command: as typed after "secateur reproduce", to be named in the results.
-        progress: whether to show what is going on.
+        out: Folder of the results. What it holds already is not run again.
+        kind: Kind of recipe, "paper" or "default".
+        sets: Names of data sets.
+        algorithms: Inference algorithms.
+        seeds: Number of initialisations, all in one program.
+        epochs: Maximum number of epochs of each training, for a quick look; 0 is the recipe's.
+        data_dir: Folder with the data; see `secateur.datasets.load`.
+        workers: Number of processes at a time. Defaults to the number of cores.
+        command: Command as typed after "secateur reproduce", which the results name.
+        progress: Whether to show what the processes are doing.
     """
-    jobs = jobs_for(sets, algorithms, kind, seeds, epochs)
-    records = run_all(
-        jobs,
+    records = run_jobs(
+        make_jobs(sets, algorithms, kind, seeds, epochs),
         out / "table1",
         data_dir=data_dir,
         workers=workers or os.cpu_count() or 1,
         progress=progress,
     )
-    rows, about = lines(records), made_by(command)
-    name = f"table1-{kind}"
-    write_atomically(out / f"{name}.csv", csv(rows, about))
-    write_atomically(out / f"{name}.md", markdown(rows, about))
-    write_atomically(out / f"{name}.tex", latex(rows, about))
+    rows, note = make_rows(records), describe_origin(command)
+    for ending, text in {
+        "csv": to_csv(rows, note),
+        "md": to_markdown(rows, note),
+        "tex": to_latex(rows, note),
+    }.items():
+        write_result(out / f"table1-{kind}.{ending}", text)
     return rows

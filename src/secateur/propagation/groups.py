@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from secateur.equations import Atom, Node, Program, Slot, primitives
+from secateur.equations import Atom, Equation, Program, Slot, primitives
 
 
 @dataclass(frozen=True)
@@ -13,36 +13,36 @@ class Group:
     """Elementwise equations that make one function of one uncertain value, in order."""
 
     root: Slot
-    nodes: tuple[Node, ...]
+    equations: tuple[Equation, ...]
     result: Slot
 
     @property
     def program(self) -> Program:
         """Return its equations as a function of the root."""
-        return Program([self.root], [self.result], list(self.nodes))
+        return Program([self.root], [self.result], list(self.equations))
 
 
-def univariate_group(node: Node, groups: dict[Slot, Group], is_uncertain) -> Group | None:
-    """The group that ``node`` extends, or None where it is not a function of one value only.
+def univariate_group(equation: Equation, groups: dict[Slot, Group], is_uncertain) -> Group | None:
+    """The group that ``equation`` extends, or None where it is not a function of one value only.
 
     Args:
-        node: the next equation.
+        equation: the next equation.
         groups: the groups that end in earlier slots.
         is_uncertain: whether an atom is uncertain.
     """
-    if node.name not in primitives.UNIVARIATE:
+    if equation.name not in primitives.UNIVARIATE:
         return None
-    operands = [a for a in node.inputs if isinstance(a, Slot) and is_uncertain(a)]
+    operands = [a for a in equation.inputs if isinstance(a, Slot) and is_uncertain(a)]
     parts = [groups.get(slot) or Group(slot, (), slot) for slot in operands]
     roots = {part.root for part in parts}
     if len(roots) != 1:
         return None
     root = parts[0].root
-    result = node.outputs[0]
+    result = equation.outputs[0]
     if any(slot.shape != result.shape for slot in operands) or root.shape != result.shape:
         return None
-    members = {n.index: n for part in parts for n in part.nodes}
-    members[node.index] = node
+    members = {n.index: n for part in parts for n in part.equations}
+    members[equation.index] = equation
     return Group(root, tuple(members[i] for i in sorted(members)), result)
 
 
@@ -52,23 +52,23 @@ def split_affine(group: Group) -> tuple[Slot, Slot]:
     Returns:
         ``(start, end)``; ``start is end`` where the whole group is affine up to there.
     """
-    inside = {group.root, *(n.outputs[0] for n in group.nodes)}
+    inside = {group.root, *(n.outputs[0] for n in group.equations)}
 
-    def is_affine(node: Node) -> bool:
-        return primitives.is_affine(node.eqn, [a in inside for a in node.inputs])
+    def is_affine(equation: Equation) -> bool:
+        return primitives.is_affine(equation.eqn, [a in inside for a in equation.inputs])
 
     start = group.root
     while start is not group.result:
-        consumers = [n for n in group.nodes if start in n.inputs]
+        consumers = [n for n in group.equations if start in n.inputs]
         if len(consumers) != 1 or not is_affine(consumers[0]):
             break
         start = consumers[0].outputs[0]
     end = group.result
-    producers = {n.outputs[0]: n for n in group.nodes}
+    producers = {n.outputs[0]: n for n in group.equations}
     while end is not start:
-        node = producers[end]
-        operands = {a for a in node.inputs if a in inside}
-        if len(operands) != 1 or not is_affine(node):
+        equation = producers[end]
+        operands = {a for a in equation.inputs if a in inside}
+        if len(operands) != 1 or not is_affine(equation):
             break
         end = operands.pop()
     return start, end
@@ -77,10 +77,10 @@ def split_affine(group: Group) -> tuple[Slot, Slot]:
 def restrict(group: Group, start: Slot, end: Slot) -> Group:
     """The equations of ``group`` that lead from ``start`` to ``end``."""
     needed, kept = {end}, []
-    for node in reversed(group.nodes):
-        if node.outputs[0] in needed and node.outputs[0] is not start:
-            kept.append(node)
-            needed.update(a for a in node.inputs if isinstance(a, Slot))
+    for equation in reversed(group.equations):
+        if equation.outputs[0] in needed and equation.outputs[0] is not start:
+            kept.append(equation)
+            needed.update(a for a in equation.inputs if isinstance(a, Slot))
     return Group(start, tuple(reversed(kept)), end)
 
 
@@ -104,16 +104,16 @@ def shared_slots(program: Program, *, elementwise_only: bool = False) -> set[Slo
         cores.setdefault(root, set()).add(core)
 
     mixing: set[Slot] = set()
-    for node in program.nodes:
-        group = univariate_group(node, groups, lambda a: a.tracked)
+    for equation in program.equations:
+        group = univariate_group(equation, groups, lambda a: a.tracked)
         if group is not None:
-            groups[node.outputs[0]] = group
+            groups[equation.outputs[0]] = group
             continue
-        for position, atom in enumerate(node.inputs):
-            use(atom, (node.index, position))
-        if elementwise_only and node.name not in primitives.UNIVARIATE:
-            roots = [groups[a].root if a in groups else a for a in node.inputs]
-            mixing |= {slot for slot in (*node.inputs, *roots) if isinstance(slot, Slot)}
+        for position, atom in enumerate(equation.inputs):
+            use(atom, (equation.index, position))
+        if elementwise_only and equation.name not in primitives.UNIVARIATE:
+            roots = [groups[a].root if a in groups else a for a in equation.inputs]
+            mixing |= {slot for slot in (*equation.inputs, *roots) if isinstance(slot, Slot)}
     for position, atom in enumerate(program.outputs):
         use(atom, ("output", position))
     several = {s for s, users in uses.items() if len(users) > 1}

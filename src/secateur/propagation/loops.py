@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from secateur.equations import Interpreter, Node, read_program
+from secateur.equations import Equation, Interpreter, read_program
 from secateur.equations.control_flow import (
     Body,
     Scan,
@@ -96,15 +96,15 @@ class LoopPropagator(Interpreter):
             return list(values)
         return [self.sample(v) if isinstance(v, Uncertain) else v for v in values]
 
-    def scan(self, node: Node, operands: list[Any]) -> list[Any]:
+    def scan(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """A scan with means and variances in its carry, and fresh noise in every step."""
-        results = _ScanPropagation(self, node, operands).run()
-        self.record(node, "scan", "loop", *_LOOP_EXACTNESS[self.how])
+        results = _ScanPropagation(self, equation, operands).run()
+        self.record(equation, "scan", "loop", *_LOOP_EXACTNESS[self.how])
         return results
 
-    def while_loop(self, node: Node, operands: list[Any]) -> list[Any]:
+    def while_loop(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """A while loop whose condition is certain."""
-        loop = WhileLoop.of(node)
+        loop = WhileLoop.of(equation)
         condition_consts, body_consts, init = loop.split(operands)
         ancestors = _ancestors(operands)
         init = self.sampled(init)
@@ -134,7 +134,7 @@ class LoopPropagator(Interpreter):
             inputs = [*condition_consts, *_unpack(state[1], ancestors)]
             (result,) = run(loop.condition, inputs, None, None)
             if isinstance(result, Uncertain):
-                self.no_rule(node, "an uncertain condition")
+                self.no_rule(equation, "an uncertain condition")
             return result
 
         def step(state):
@@ -147,14 +147,14 @@ class LoopPropagator(Interpreter):
 
         start = (jnp.uint32(0), _pack(_promote(init, flags)))
         _, final = jax.lax.while_loop(condition, step, start)
-        self.record(node, "while", "loop", "independent", "steps count as independent")
+        self.record(equation, "while", "loop", "independent", "steps count as independent")
         return _unpack(final, ancestors)
 
-    def cond(self, node: Node, operands: list[Any]) -> list[Any]:
+    def cond(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """A conditional or switch with a certain index: each branch is walked."""
         index, arguments = operands[0], operands[1:]
         if isinstance(index, Uncertain):
-            self.no_rule(node, "an uncertain condition")
+            self.no_rule(equation, "an uncertain condition")
         ancestors = _ancestors(arguments)
         key = self.branch_key()
         packed = _pack(arguments)
@@ -163,8 +163,8 @@ class LoopPropagator(Interpreter):
             values = _unpack(packed, ancestors)
             return self.nested(branch, values, key, ledger=ledger).run(values)
 
-        flags = [False] * len(node.outputs)
-        for branch in branches(node):
+        flags = [False] * len(equation.outputs)
+        for branch in branches(equation):
             branch_flags: list[bool] = []
 
             def probe(packed, branch=branch, branch_flags=branch_flags):
@@ -177,14 +177,14 @@ class LoopPropagator(Interpreter):
         def promoted(branch: Body) -> Callable:
             return lambda packed: _pack(_promote(run(branch, packed, self.ledger), flags))
 
-        results = jax.lax.switch(index, [promoted(b) for b in branches(node)], packed)
-        self.record(node, "cond", "branches", "exact")
+        results = jax.lax.switch(index, [promoted(b) for b in branches(equation)], packed)
+        self.record(equation, "cond", "branches", "exact")
         return _unpack(results, ancestors)
 
-    def remat(self, node: Node, operands: list[Any]) -> list[Any]:
+    def remat(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """A part that the user wants recomputed in the backward pass stays one."""
-        params = node.eqn.params
-        body, ancestors = recomputed_part(node), _ancestors(operands)
+        params = equation.params
+        body, ancestors = recomputed_part(equation), _ancestors(operands)
 
         def run(packed, key):
             values = _unpack(packed, ancestors)
@@ -199,8 +199,8 @@ class LoopPropagator(Interpreter):
 class _ScanPropagation:
     """One scan with uncertain operands."""
 
-    def __init__(self, walk: LoopPropagator, node: Node, operands: list[Any]) -> None:
-        self.walk, self.parts = walk, Scan.of(node)
+    def __init__(self, walk: LoopPropagator, equation: Equation, operands: list[Any]) -> None:
+        self.walk, self.parts = walk, Scan.of(equation)
         self.local, self.remembers = walk.how == "local", walk.how == "moments"
         consts, init, xs = self.parts.split(operands)
         self.ancestors = _ancestors(operands)

@@ -12,8 +12,8 @@ from jax import Array
 
 from secateur.equations import (
     Atom,
-    Constant,
-    Node,
+    Equation,
+    KnownValue,
     Program,
     Slot,
     compat,
@@ -84,7 +84,7 @@ class Propagator(LoopPropagator):
         self.closed_sigmoids = closed_sigmoids
         self.groups: dict[Slot, Group] = {}
         self.shared = shared_slots(program, elementwise_only=how == "independent")
-        self.producers = {s: n for n in program.nodes for s in n.outputs}
+        self.producers = {s: n for n in program.equations for s in n.outputs}
 
     # --- values -----------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Propagator(LoopPropagator):
 
     def value(self, atom: Atom) -> Any:
         """The value of an operand; a pending group of elementwise equations is evaluated."""
-        if isinstance(atom, Constant):
+        if isinstance(atom, KnownValue):
             return atom.value
         if atom not in self.values:
             self.values[atom] = self.evaluate_group(self.groups[atom])
@@ -131,9 +131,9 @@ class Propagator(LoopPropagator):
     # --- univariate groups --------------------------------------------------------------------
 
     def evaluate_group(self, group: Group) -> Any:
-        last = group.nodes[-1]
+        last = group.equations[-1]
         if isinstance(self.values[group.root], Uncertain) and not _is_floating(last):
-            culprit = next(n for n in group.nodes if not _is_floating(n))
+            culprit = next(n for n in group.equations if not _is_floating(n))
             self.no_rule(culprit, "a comparison or integer made from an uncertain value")
         start, end = split_affine(group)
         if self.how == "local" and start is not end:
@@ -162,61 +162,61 @@ class Propagator(LoopPropagator):
     def affine(self, group: Group) -> Uncertain:
         """a·x + b: exact. The scale is the function's derivative, whatever it is written with."""
         x = self.values[group.root]
-        if not group.nodes:
+        if not group.equations:
             return x
         mean, scale = jax.jvp(
             lambda m: univariate.evaluate(group, m, self.value), (x.mean,), (jnp.ones_like(x.mean),)
         )
-        self.record(group.nodes[-1], _label(group), "affine", "exact")
+        self.record(group.equations[-1], _label(group), "affine", "exact")
         variance = scale * scale * x.variance.astype(mean.dtype)
         result = x.with_moments(mean, variance, lambda: scale)
         return replace(result, steady=x.steady and self.is_fixed(group))
 
     def is_fixed(self, group: Group) -> bool:
         """Whether a group has no operand that may change from step to step of a loop."""
-        inside = {group.root, *(n.outputs[0] for n in group.nodes)}
-        operands = [a for n in group.nodes for a in n.inputs if a not in inside]
-        return all(isinstance(a, Constant) or uniform_value(a) is not None for a in operands)
+        inside = {group.root, *(n.outputs[0] for n in group.equations)}
+        operands = [a for n in group.equations for a in n.inputs if a not in inside]
+        return all(isinstance(a, KnownValue) or uniform_value(a) is not None for a in operands)
 
     # --- equations ------------------------------------------------------------------------------
 
-    def step(self, node: Node) -> None:
+    def step(self, equation: Equation) -> None:
         """Evaluate one equation, unless it is part of a function of one uncertain value."""
-        if any(self.is_uncertain(atom) for atom in node.inputs):
-            group = univariate_group(node, self.groups, self.is_uncertain)
+        if any(self.is_uncertain(atom) for atom in equation.inputs):
+            group = univariate_group(equation, self.groups, self.is_uncertain)
             if group is not None:
-                self.groups[node.outputs[0]] = group
+                self.groups[equation.outputs[0]] = group
                 return
-        super().step(node)
+        super().step(equation)
 
     def is_known(self, operands: list[Any]) -> bool:
         """Whether no operand is uncertain; "local" may just have sampled them."""
         return not any(isinstance(o, Uncertain) for o in operands)
 
-    def apply(self, node: Node, operands: list[Any]) -> list[Any]:
+    def apply(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Return the results of an equation by its rule for uncertain values."""
         uncertain = [isinstance(o, Uncertain) for o in operands]
-        rule = RULES.get(node.name)
+        rule = RULES.get(equation.name)
         if rule is None:
-            self.no_rule(node)
+            self.no_rule(equation)
         if self.how == "local" and not rule.is_linear(uncertain):
-            operands = self.collapse(node, operands, rule)
+            operands = self.collapse(equation, operands, rule)
             if not any(isinstance(o, Uncertain) for o in operands):
-                self.record(node, node.name, "sampled here", "exact")
-                return compat.bind(node.eqn, *operands)
-        call = Call(node, self)
+                self.record(equation, equation.name, "sampled here", "exact")
+                return compat.bind(equation.eqn, *operands)
+        call = Call(equation, self)
         results = rule.apply(call, *operands)
-        self.record(node, node.name, rule.kind, call.exactness, call.remark)
-        return results if node.eqn.primitive.multiple_results else [results]
+        self.record(equation, equation.name, rule.kind, call.exactness, call.remark)
+        return results if equation.eqn.primitive.multiple_results else [results]
 
-    def collapse(self, node: Node, operands: list[Any], rule: Any) -> list[Any]:
+    def collapse(self, equation: Equation, operands: list[Any], rule: Any) -> list[Any]:
         """Sample operands, activations before weights, until the rest enters linearly."""
         operands = list(operands)
         uncertain = [i for i, o in enumerate(operands) if isinstance(o, Uncertain)]
         weights_last = sorted(uncertain, key=lambda i: not operands[i].entangled)
         for i in weights_last:
             operands[i] = self.sample(operands[i])
-            atom = node.inputs[i]
+            atom = equation.inputs[i]
             if isinstance(atom, Slot):
                 self.values[atom] = operands[i]
             left = [isinstance(o, Uncertain) for o in operands]
@@ -225,36 +225,36 @@ class Propagator(LoopPropagator):
         return operands
 
     def record(
-        self, node: Node, operation: str, rule: str, exactness: str, remark: str = ""
+        self, equation: Equation, operation: str, rule: str, exactness: str, remark: str = ""
     ) -> None:
         if self.ledger is not None:
-            shape = node.outputs[0].shape
-            self.ledger.append(Row(operation, rule, exactness, remark, node.where, shape))
+            shape = equation.outputs[0].shape
+            self.ledger.append(Row(operation, rule, exactness, remark, equation.where, shape))
 
-    def no_rule(self, node: Node, what: str = "an uncertain operand") -> NoReturn:
+    def no_rule(self, equation: Equation, what: str = "an uncertain operand") -> NoReturn:
         supported = ""
-        if node.name in RULES:
+        if equation.name in RULES:
             supported = " Supported: certain ones."
         raise UnsupportedOperation(
-            f"'{node.name}' has no rule for {what} ({node.where}).{supported} "
-            f'Ways out: register one with secateur.register_rule("{node.name}"); keep the leaves '
+            f"'{equation.name}' has no rule for {what} ({equation.where}).{supported} "
+            f'Ways out: register one with secateur.register_rule("{equation.name}"); keep the leaves '
             'that lead here certain with where=…; or use propagate(f, "global"), which needs no '
             "rules."
         )
 
     # --- patterns ---------------------------------------------------------------------------------
 
-    def is_softmax_shift(self, node: Node) -> bool:
+    def is_softmax_shift(self, equation: Equation) -> bool:
         """Whether a maximum is only subtracted, gradient stopped, from its own operand."""
-        origin = node.inputs[0]
-        frontier = [node.outputs[0]]
+        origin = equation.inputs[0]
+        frontier = [equation.outputs[0]]
         stopped: set[Slot] = set()
         is_subtracted = False
         while frontier:
             slot = frontier.pop()
             if slot in self.program.outputs:
                 return False
-            for user in self.program.nodes:
+            for user in self.program.equations:
                 if slot not in user.inputs:
                     continue
                 if user.name == "sub" and slot in stopped and user.inputs[0] is origin:
@@ -268,16 +268,16 @@ class Propagator(LoopPropagator):
                     return False
         return is_subtracted
 
-    def normalised_axis(self, node: Node) -> int | None:
+    def normalised_axis(self, equation: Equation) -> int | None:
         """The axis of a division x/Σx, or None for any other division."""
-        slot = node.inputs[1]
+        slot = equation.inputs[1]
         while isinstance(slot, Slot):
             producer = self.producers.get(slot)
             if producer is None:
                 return None
             if producer.name == "reduce_sum":
                 axes = producer.eqn.params["axes"]
-                same = producer.inputs[0] is node.inputs[0] and len(axes) == 1
+                same = producer.inputs[0] is equation.inputs[0] and len(axes) == 1
                 return int(axes[0]) if same else None
             if producer.name not in primitives.SPREADS:
                 return None
@@ -300,11 +300,11 @@ class Propagator(LoopPropagator):
 _HARMLESS_TO_A_SHIFT = primitives.SPREADS | {"stop_gradient", "max"}
 
 
-def _is_floating(node: Node) -> bool:
-    return bool(jnp.issubdtype(np.dtype(node.outputs[0].dtype), jnp.floating))
+def _is_floating(equation: Equation) -> bool:
+    return bool(jnp.issubdtype(np.dtype(equation.outputs[0].dtype), jnp.floating))
 
 
 def _label(group: Group) -> str:
-    names = [n.name for n in group.nodes if n.name not in ("copy", primitives.CONVERSION)]
+    names = [n.name for n in group.equations if n.name not in ("copy", primitives.CONVERSION)]
     shown = names if len(names) <= 4 else [*names[:3], "…"]
     return "·".join(shown) or "identity"

@@ -157,7 +157,7 @@ class Recurrence:
             return call.bind(*pair)
 
         spread = deviation(product(signal * signal))
-        index = call.node.index
+        index = call.equation.index
         if index in self.before:
             last_signal, last_spread = self.before[index]
             scale = jnp.maximum(spread * last_spread, 1e-15)

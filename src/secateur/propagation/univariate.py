@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from secateur import quadrature
-from secateur.equations import Atom, Interpreter, Node, Slot, primitives, uniform_value
+from secateur.equations import Atom, Equation, Interpreter, Slot, primitives, uniform_value
 from secateur.propagation import logistic, piecewise
 from secateur.propagation.groups import Group
 
@@ -69,17 +69,17 @@ class PieceSearch(Interpreter):
         number = uniform_value(atom)
         return None if number is None else piecewise.constant(number)
 
-    def apply_default(self, node: Node, operands: list[Any]) -> list[Any]:
+    def apply_default(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Return the pieces of a result, and note its kinks."""
         pieces = None
         if all(operand is not None for operand in operands):
-            kind = np.dtype(node.outputs[0].dtype).kind
-            pieces = piecewise.apply(node.name, operands, kind)
+            kind = np.dtype(equation.outputs[0].dtype).kind
+            pieces = piecewise.apply(equation.name, operands, kind)
         if pieces is not None:
-            if not node.smooth:
+            if not equation.smooth:
                 self.kinks.update(b for b in pieces.breaks if np.isfinite(b))
-        elif node.name in primitives.WITH_KINKS:
-            self.all_known = self.all_known and node.smooth
+        elif equation.name in primitives.WITH_KINKS:
+            self.all_known = self.all_known and equation.smooth
         return [pieces]
 
 
@@ -123,7 +123,7 @@ def moments(
 
 
 def _any_smooth(group: Group) -> bool:
-    return any(node.smooth for node in group.nodes)
+    return any(equation.smooth for equation in group.equations)
 
 
 def _slope(integrate: Callable[[Array], tuple[Array, Array]], mean: Array) -> Array:
@@ -134,12 +134,14 @@ def _slope(integrate: Callable[[Array], tuple[Array, Array]], mean: Array) -> Ar
 def _needs_positive(group: Group) -> bool:
     """Whether a logarithm, root or reciprocal acts on the root, or on its positive part."""
     direct = {group.root}
-    for node in group.nodes:
-        uncertain = [a in direct for a in node.inputs]
-        if any(uncertain) and primitives.needs_positive(node.eqn, uncertain):
+    for equation in group.equations:
+        uncertain = [a in direct for a in equation.inputs]
+        if any(uncertain) and primitives.needs_positive(equation.eqn, uncertain):
             return True
-        if any(uncertain) and (node.name == "max" or primitives.is_affine(node.eqn, uncertain)):
-            direct.add(node.outputs[0])
+        if any(uncertain) and (
+            equation.name == "max" or primitives.is_affine(equation.eqn, uncertain)
+        ):
+            direct.add(equation.outputs[0])
     return False
 
 
@@ -148,7 +150,7 @@ def _log_normal(function: Callable, group: Group, mean: Array, variance: Array) 
 
     y = ±exp(t),   t ~ N(ln|m| − s²/2, s²),   s² = ln(1 + v/m²)
     """
-    shift = 1.0 if group.nodes[0].name == "log1p" else 0.0
+    shift = 1.0 if group.equations[0].name == "log1p" else 0.0
 
     def integrate(mean: Array) -> tuple[Array, Array]:
         size = jnp.maximum(jnp.abs(mean + shift), jnp.finfo(mean.dtype).tiny ** 0.25)
@@ -170,10 +172,10 @@ def _closed_form(
     read: Callable[[Atom], Any],
     closed_sigmoids: bool,
 ) -> Result | None:
-    if len(group.nodes) != 1:
+    if len(group.equations) != 1:
         return None
-    node = group.nodes[0]
-    name = node.name
+    equation = group.equations[0]
+    name = equation.name
     if name in _LOGISTIC and mean.dtype == jnp.float32 and closed_sigmoids:
         m, v, slope = _LOGISTIC[name](mean, variance)
         return Result(m, v, lambda: slope, "exact", "mixture of Normal distribution functions")
@@ -182,9 +184,9 @@ def _closed_form(
     if name == "expm1":
         return _exponential(mean, variance, 1.0)
     if name in ("max", "min"):
-        return _bounded(node, group.root, mean, variance, read)
-    squares = name == "mul" and node.inputs[0] is node.inputs[1]
-    if name == "square" or squares or (name == "integer_pow" and node.eqn.params["y"] == 2):
+        return _bounded(equation, group.root, mean, variance, read)
+    squares = name == "mul" and equation.inputs[0] is equation.inputs[1]
+    if name == "square" or squares or (name == "integer_pow" and equation.params["y"] == 2):
         second = 2.0 * variance * (2.0 * mean * mean + variance)
         return Result(mean * mean + variance, second, lambda: 2.0 * mean, "exact", "square")
     if name in ("sin", "cos"):
@@ -206,12 +208,12 @@ _RECTIFIER = piecewise.Pieces((0.0,), ((0.0, 0.0), (1.0, 0.0)))
 
 
 def _bounded(
-    node: Node, root: Slot, mean: Array, variance: Array, read: Callable[[Any], Any]
+    equation: Equation, root: Slot, mean: Array, variance: Array, read: Callable[[Any], Any]
 ) -> Result:
     """max(x, c) = c + relu(x − c) and min(x, c) = c − relu(c − x), c any certain array."""
-    other = node.inputs[1] if node.inputs[0] is root else node.inputs[0]
+    other = equation.inputs[1] if equation.inputs[0] is root else equation.inputs[0]
     bound = jnp.broadcast_to(jnp.asarray(read(other), mean.dtype), mean.shape)
-    sign = 1.0 if node.name == "max" else -1.0
+    sign = 1.0 if equation.name == "max" else -1.0
     never = jnp.isinf(bound)  # a bound at infinity, as in numerically careful reductions
     place = jnp.where(never, -sign * 1e15, bound)
     m, v, slope = piecewise.moments(_RECTIFIER, sign * (mean - place), variance)

@@ -137,7 +137,7 @@ def compute_curve(
 
 
 def make_swept_cut(trainer: Trainer, criterion: str) -> Move:
-    """Return the move that cuts as many of the lowest weights as a sweep finds best."""
+    """Return the move that cuts the share of the lowest weights that a sweep finds best."""
 
     def cut_best_share(state: TrainingState, share: np.ndarray) -> Change:
         curve = compute_curve(trainer, state, criterion, np.arange(100) / 100)

@@ -15,7 +15,7 @@ from secateur.model import BayesianModel
 from secateur.propagation import propagate
 from secateur.pruning.moves import Change
 from secateur.pytrees import uncertain_leaves
-from secateur.training.evaluation import cut_rows
+from secateur.training.batches import cut_rows
 from secateur.training.layout import Coordinates, Layout, Vectors
 from secateur.training.objective import accuracy
 from secateur.training.program import (
@@ -97,9 +97,7 @@ def find_grown_weight(slope: Any, curvature: Any, prior_variance: Any) -> GrownW
     return GrownWeight(slope / precision, 1 / precision, delta_f)
 
 
-def grow_weights(
-    trainer: Trainer, state: TrainingState, noises: list[Any], key: Array
-) -> Change:
+def grow_weights(trainer: Trainer, state: TrainingState, noises: list[Any], key: Array) -> Change:
     """Let all weights come back whose return lowers the free energy.
 
     Where a whole unit is gone, none of its weights has any influence alone: slope and curvature are
@@ -113,9 +111,7 @@ def grow_weights(
     """
     total = None
     for block in trainer.blocks():
-        new = compute_sensitivity(
-            trainer.spec, state, trainer.constants, block, stack_runs(noises)
-        )
+        new = compute_sensitivity(trainer.spec, state, trainer.constants, block, stack_runs(noises))
         total = new if total is None else jax.tree.map(jnp.add, total, new)
     fresh = draw_weights(trainer.model, trainer, key)
     return _grow(trainer.spec.layout, state, total, fresh)

@@ -21,7 +21,7 @@ from secateur.training.program import TrainingState, map_runs
 
 
 class Change(NamedTuple):
-    """A state after a move and, by run, how many weights changed and what that should bring."""
+    """A state after a move and, by run, the number of weights changed and the expected change."""
 
     state: TrainingState
     changed: Any
@@ -51,7 +51,7 @@ def make_weight_cut(prior: Any = None) -> Move:
 
 
 def make_ranked_cut(live_weights: np.ndarray, criterion: str, rate: float) -> Move:
-    """Return the move that cuts the lowest weights, so many that a share of all is gone.
+    """Return the move that cuts the lowest weights until a share of all is gone.
 
     Args:
         live_weights: Number of weights that there are, by run.
@@ -99,9 +99,7 @@ def cut_below(
 
 
 @jax.jit
-def _cut_below(
-    state: TrainingState, scores: Vectors, delta_f: Vectors, limits: Array
-) -> Change:
+def _cut_below(state: TrainingState, scores: Vectors, delta_f: Vectors, limits: Array) -> Change:
     def cut(state: TrainingState, scores: Vectors, delta_f: Vectors, limit: Array) -> Change:
         gone = tuple(a & (s <= limit) for a, s in zip(state.alive, scores, strict=True))
         return remove_weights(state, gone, delta_f)

@@ -167,9 +167,7 @@ class Process:
 
     # --- rounds ---------------------------------------------------------------------------------
 
-    def _run_round(
-        self, name: str, change: Change, changed: np.ndarray, keep: bool
-    ) -> np.ndarray:
+    def _run_round(self, name: str, change: Change, changed: np.ndarray, keep: bool) -> np.ndarray:
         """Train after a move, judge the result, and return by run whether it is kept."""
         start_time = time.monotonic()
         before, self.number = self.judgement, self.number + 1
@@ -229,7 +227,10 @@ class Process:
         trainer = self.trainer
         key = jax.random.fold_in(self._key, self.number)
         keys = key[None] if self.runs == 1 else jax.random.split(key, self.runs)
-        timetable = trainer.plan_training() if from_scratch else trainer.plan_retraining(self._epochs)
+        if from_scratch:
+            timetable = trainer.plan_training()
+        else:
+            timetable = trainer.plan_retraining(self._epochs)
         self._progress.retitle(title)
         checkpoint = None
         if self._path is not None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from secateur.equations import Interpreter, Node, RuleTable, primitives
+from secateur.equations import Equation, Interpreter, RuleTable, primitives
 from secateur.structure.labels import ANY, DATA, AxisLabels, Labels, Partition
 
 
@@ -20,14 +20,14 @@ class LabelRules(Interpreter):
     partition: Partition
     rules = RuleTable()
 
-    def apply_default(self, node: Node, operands: list[AxisLabels]) -> list[AxisLabels]:
+    def apply_default(self, equation: Equation, operands: list[AxisLabels]) -> list[AxisLabels]:
         """Let an equation that is not known mix everything, so that no unit is left."""
         for value in operands:
             for labels in value.labels:
                 self.partition.freeze(labels)
         return [
             AxisLabels(tuple(np.full(n, DATA) for n in slot.shape), (False,) * len(slot.shape))
-            for slot in node.outputs
+            for slot in equation.outputs
         ]
 
 
@@ -35,7 +35,9 @@ _declare = LabelRules.rules.declare
 
 
 @_declare(*primitives.ELEMENTWISE)
-def _elementwise(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[AxisLabels]:
+def _elementwise(
+    search: LabelRules, equation: Equation, values: list[AxisLabels]
+) -> list[AxisLabels]:
     """Elements meet one by one."""
     wide = [v for v in values if v.labels]
     if not wide:
@@ -43,7 +45,7 @@ def _elementwise(search: LabelRules, node: Node, values: list[AxisLabels]) -> li
     labels = list(wide[0].labels)
     for value in wide[1:]:
         labels = [search.partition.unify(a, b) for a, b in zip(labels, value.labels, strict=True)]
-    vanishes = tuple(_zero(node.name, values, i) for i in range(len(labels)))
+    vanishes = tuple(_zero(equation.name, values, i) for i in range(len(labels)))
     return [AxisLabels(tuple(labels), vanishes)]
 
 
@@ -62,23 +64,27 @@ def _zero(name: str, values: list[AxisLabels], axis: int) -> bool:
 
 
 @_declare("transpose")
-def _transpose(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[AxisLabels]:
+def _transpose(
+    search: LabelRules, equation: Equation, values: list[AxisLabels]
+) -> list[AxisLabels]:
     (x,) = values
-    order = node.eqn.params["permutation"]
+    order = equation.params["permutation"]
     return [AxisLabels(tuple(x.labels[i] for i in order), tuple(x.vanishes[i] for i in order))]
 
 
 @_declare("squeeze")
-def _squeeze(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[AxisLabels]:
+def _squeeze(search: LabelRules, equation: Equation, values: list[AxisLabels]) -> list[AxisLabels]:
     (x,) = values
-    kept = [i for i in range(len(x.labels)) if i not in node.eqn.params["dimensions"]]
+    kept = [i for i in range(len(x.labels)) if i not in equation.params["dimensions"]]
     return [AxisLabels(tuple(x.labels[i] for i in kept), tuple(x.vanishes[i] for i in kept))]
 
 
 @_declare("broadcast_in_dim")
-def _broadcast(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[AxisLabels]:
+def _broadcast(
+    search: LabelRules, equation: Equation, values: list[AxisLabels]
+) -> list[AxisLabels]:
     x, *_ = values
-    shape, places = node.eqn.params["shape"], node.eqn.params["broadcast_dimensions"]
+    shape, places = equation.params["shape"], equation.params["broadcast_dimensions"]
     labels: list[Labels] = [np.full(n, ANY) for n in shape]
     vanishes = [x.zero] * len(shape)
     for axis, place in enumerate(places):
@@ -90,9 +96,9 @@ def _broadcast(search: LabelRules, node: Node, values: list[AxisLabels]) -> list
 
 
 @_declare("reshape")
-def _reshape(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[AxisLabels]:
+def _reshape(search: LabelRules, equation: Equation, values: list[AxisLabels]) -> list[AxisLabels]:
     x, *_ = values
-    after = node.eqn.params["new_sizes"]
+    after = equation.params["new_sizes"]
     labels: list[Labels] = [np.full(n, ANY) for n in after]
     vanishes = [x.zero] * len(after)
     if 0 in x.shape:
@@ -156,10 +162,10 @@ def _blocks(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[
 
 
 @_declare("slice")
-def _slice(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[AxisLabels]:
+def _slice(search: LabelRules, equation: Equation, values: list[AxisLabels]) -> list[AxisLabels]:
     (x,) = values
-    start, limit = node.eqn.params["start_indices"], node.eqn.params["limit_indices"]
-    strides = node.eqn.params["strides"] or (1,) * len(start)
+    start, limit = equation.params["start_indices"], equation.params["limit_indices"]
+    strides = equation.params["strides"] or (1,) * len(start)
     cuts = zip(x.labels, start, limit, strides, strict=True)
     labels = tuple(_kept(search.partition, a, a[s:e:t]) for a, s, e, t in cuts)
     return [AxisLabels(labels, x.vanishes, x.zero)]
@@ -174,25 +180,27 @@ def _kept(partition: Partition, before: Labels, after: Labels) -> Labels:
 
 
 @_declare("split")
-def _split(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[AxisLabels]:
+def _split(search: LabelRules, equation: Equation, values: list[AxisLabels]) -> list[AxisLabels]:
     (x,) = values
-    axis = node.eqn.params["axis"]
-    ends = np.cumsum(node.eqn.params["sizes"])[:-1]
+    axis = equation.params["axis"]
+    ends = np.cumsum(equation.params["sizes"])[:-1]
     parts = [_kept(search.partition, x.labels[axis], p) for p in np.split(x.labels[axis], ends)]
     return [replace(x, labels=(*x.labels[:axis], p, *x.labels[axis + 1 :])) for p in parts]
 
 
 @_declare("rev")
-def _rev(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[AxisLabels]:
+def _rev(search: LabelRules, equation: Equation, values: list[AxisLabels]) -> list[AxisLabels]:
     (x,) = values
-    turned = node.eqn.params["dimensions"]
+    turned = equation.params["dimensions"]
     labels = tuple(a[::-1] if i in turned else a for i, a in enumerate(x.labels))
     return [replace(x, labels=labels)]
 
 
 @_declare("concatenate")
-def _concatenate(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[AxisLabels]:
-    axis = node.eqn.params["dimension"]
+def _concatenate(
+    search: LabelRules, equation: Equation, values: list[AxisLabels]
+) -> list[AxisLabels]:
+    axis = equation.params["dimension"]
     labels = list(values[0].labels)
     for value in values[1:]:
         labels = [
@@ -205,10 +213,10 @@ def _concatenate(search: LabelRules, node: Node, values: list[AxisLabels]) -> li
 
 
 @_declare("pad")
-def _pad(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[AxisLabels]:
+def _pad(search: LabelRules, equation: Equation, values: list[AxisLabels]) -> list[AxisLabels]:
     x, _ = values
     labels = []
-    for axis, (low, high, between) in zip(x.labels, node.eqn.params["padding_config"], strict=True):
+    for axis, (low, high, between) in zip(x.labels, equation.params["padding_config"], strict=True):
         if between or low < 0 or high < 0:
             size = len(axis) + max(0, len(axis) - 1) * between + low + high
             search.partition.freeze(axis)
@@ -219,9 +227,9 @@ def _pad(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[AxisL
 
 
 @_declare("dot_general")
-def _dot(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[AxisLabels]:
+def _dot(search: LabelRules, equation: Equation, values: list[AxisLabels]) -> list[AxisLabels]:
     x, w = values
-    (contract_x, contract_w), (batch_x, batch_w) = node.eqn.params["dimension_numbers"]
+    (contract_x, contract_w), (batch_x, batch_w) = equation.params["dimension_numbers"]
     for a, b in zip(contract_x, contract_w, strict=True):
         both = search.partition.unify(x.labels[a], w.labels[b])
         if not (x.vanishes[a] or w.vanishes[b]):
@@ -239,11 +247,11 @@ def _dot(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[AxisL
 
 
 @_declare("conv_general_dilated")
-def _conv(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[AxisLabels]:
+def _conv(search: LabelRules, equation: Equation, values: list[AxisLabels]) -> list[AxisLabels]:
     x, w = values
-    params = node.eqn.params
+    params = equation.params
     numbers, groups = params["dimension_numbers"], params["feature_group_count"]
-    out_shape = node.outputs[0].shape
+    out_shape = equation.outputs[0].shape
     x_feature, w_in, w_out = numbers.lhs_spec[1], numbers.rhs_spec[1], numbers.rhs_spec[0]
     for axis in numbers.lhs_spec[2:]:
         search.partition.freeze(x.labels[axis])
@@ -271,25 +279,25 @@ def _conv(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[Axis
 
 
 @_declare(*primitives.REDUCTIONS, *primitives.ARGUMENTS)
-def _reduce(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[AxisLabels]:
+def _reduce(search: LabelRules, equation: Equation, values: list[AxisLabels]) -> list[AxisLabels]:
     """What is summed over cannot be a unit: a mean would have to know how many are left."""
     x, *_ = values
-    gone = set(node.eqn.params["axes"])
+    gone = set(equation.params["axes"])
     for axis in gone:
         search.partition.freeze(x.labels[axis])
     kept = [a for a in range(len(x.labels)) if a not in gone]
-    zero = node.name in primitives.NUMERIC_REDUCTIONS
+    zero = equation.name in primitives.NUMERIC_REDUCTIONS
     return [
         AxisLabels(tuple(x.labels[a] for a in kept), tuple(zero and x.vanishes[a] for a in kept))
     ]
 
 
 @_declare("reduce_window", *primitives.WINDOWS)
-def _window(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[AxisLabels]:
+def _window(search: LabelRules, equation: Equation, values: list[AxisLabels]) -> list[AxisLabels]:
     x = values[0]
-    shape = node.outputs[0].shape
+    shape = equation.outputs[0].shape
     labels = list(x.labels)
-    for axis, size in enumerate(node.eqn.params["window_dimensions"]):
+    for axis, size in enumerate(equation.params["window_dimensions"]):
         if size != 1 or shape[axis] != len(labels[axis]):
             search.partition.freeze(labels[axis])
             labels[axis] = np.full(shape[axis], DATA)
@@ -297,20 +305,22 @@ def _window(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[Ax
 
 
 @_declare(*primitives.CUMULATIVE)
-def _cumulative(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[AxisLabels]:
+def _cumulative(
+    search: LabelRules, equation: Equation, values: list[AxisLabels]
+) -> list[AxisLabels]:
     (x,) = values
     labels = list(x.labels)
-    axis = node.eqn.params["axis"]
+    axis = equation.params["axis"]
     labels[axis] = search.partition.freeze(labels[axis])
     return [replace(x, labels=tuple(labels), vanishes=(False,) * len(labels))]
 
 
 @_declare("gather")
-def _gather(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[AxisLabels]:
+def _gather(search: LabelRules, equation: Equation, values: list[AxisLabels]) -> list[AxisLabels]:
     """Whole slices keep their labels: the features of an embedding, say."""
     x, _ = values
-    numbers, sizes = node.eqn.params["dimension_numbers"], node.eqn.params["slice_sizes"]
-    shape = node.outputs[0].shape
+    numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
+    shape = equation.outputs[0].shape
     labels = [np.full(n, DATA) for n in shape]
     vanishes = [False] * len(shape)
     left_out = {*numbers.collapsed_slice_dims, *getattr(numbers, "operand_batching_dims", ())}
@@ -326,18 +336,20 @@ def _gather(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[Ax
 
 
 @_declare("dynamic_slice")
-def _dynamic_slice(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[AxisLabels]:
+def _dynamic_slice(
+    search: LabelRules, equation: Equation, values: list[AxisLabels]
+) -> list[AxisLabels]:
     x, *_ = values
     labels = [
         a if len(a) == n else search.partition.freeze(a)[:n]
-        for a, n in zip(x.labels, node.eqn.params["slice_sizes"], strict=True)
+        for a, n in zip(x.labels, equation.params["slice_sizes"], strict=True)
     ]
     return [replace(x, labels=tuple(labels))]
 
 
 @_declare(*primitives.GENERATORS)
-def _constant(search: LabelRules, node: Node, values: list[AxisLabels]) -> list[AxisLabels]:
+def _constant(search: LabelRules, equation: Equation, values: list[AxisLabels]) -> list[AxisLabels]:
     return [
         AxisLabels(tuple(np.full(n, ANY) for n in slot.shape), (False,) * len(slot.shape))
-        for slot in node.outputs
+        for slot in equation.outputs
     ]

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from secateur.equations import Interpreter, Node, Program, read_program, trace_function
+from secateur.equations import Equation, Interpreter, Program, read_program, trace_function
 from secateur.equations.control_flow import (
     Body,
     Scan,
@@ -145,9 +145,9 @@ class UnitSearch(LabelRules):
         search.run(inputs)
         return search
 
-    def scan(self, node: Node, operands: list[AxisLabels]) -> list[AxisLabels]:
+    def scan(self, equation: Equation, operands: list[AxisLabels]) -> list[AxisLabels]:
         """Label a loop; elements of its state that meet from step to step belong together."""
-        parts = Scan.of(node)
+        parts = Scan.of(equation)
         consts, carry, stacked = parts.split(operands)
         slices = []
         for value in stacked:
@@ -166,7 +166,7 @@ class UnitSearch(LabelRules):
             [self.own_labels(value) for value in carry],
             lambda one, other: [a.vanishes for a in one] == [b.vanishes for b in other],
         )
-        self.bodies[node.index] = [body]
+        self.bodies[equation.index] = [body]
         after, results = parts.split_results(body.results)
         return [
             *self.joined(carry, after),
@@ -176,19 +176,19 @@ class UnitSearch(LabelRules):
             ),
         ]
 
-    def cond(self, node: Node, operands: list[AxisLabels]) -> list[AxisLabels]:
+    def cond(self, equation: Equation, operands: list[AxisLabels]) -> list[AxisLabels]:
         """Label every branch; their results belong together."""
-        bodies = [self.nested(branch, operands[1:]) for branch in branches(node)]
-        self.bodies[node.index] = bodies
+        bodies = [self.nested(branch, operands[1:]) for branch in branches(equation)]
+        self.bodies[equation.index] = bodies
         results = bodies[0].results
         for other in bodies[1:]:
             results = self.joined(results, other.results)
         return results
 
-    def remat(self, node: Node, operands: list[AxisLabels]) -> list[AxisLabels]:
+    def remat(self, equation: Equation, operands: list[AxisLabels]) -> list[AxisLabels]:
         """Label a recomputed part as if its equations stood here."""
-        body = self.nested(recomputed_part(node), operands)
-        self.bodies[node.index] = [body]
+        body = self.nested(recomputed_part(equation), operands)
+        self.bodies[equation.index] = [body]
         return body.results
 
     def own_labels(self, value: AxisLabels) -> AxisLabels:
@@ -222,17 +222,17 @@ class LabelledInterpreter(Interpreter):
         super().__init__(search.program)
         self.search = search
 
-    def bodies(self, node: Node) -> list[UnitSearch]:
+    def bodies(self, equation: Equation) -> list[UnitSearch]:
         """Return the labelled body of a loop or recomputed part, or all branches."""
-        return self.search.bodies[node.index]
+        return self.search.bodies[equation.index]
 
-    def operand_labels(self, node: Node) -> list[AxisLabels]:
+    def operand_labels(self, equation: Equation) -> list[AxisLabels]:
         """Return the labels of an equation's operands."""
-        return [self.search.value(atom) for atom in node.inputs]
+        return [self.search.value(atom) for atom in equation.inputs]
 
-    def result_labels(self, node: Node) -> list[AxisLabels]:
+    def result_labels(self, equation: Equation) -> list[AxisLabels]:
         """Return the labels of an equation's results."""
-        return [self.search.values[slot] for slot in node.outputs]
+        return [self.search.values[slot] for slot in equation.outputs]
 
 
 @dataclass(eq=False)

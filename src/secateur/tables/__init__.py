@@ -1,22 +1,20 @@
 """Tables: read from files, and encoded as inputs and targets of a network."""
 
-from secateur.tables.encoding import MISSING, Column, Encoded, Encoding, Target
-from secateur.tables.errors import TableError
-from secateur.tables.kinds import MOST_CATEGORIES
-from secateur.tables.preparing import Prepared, prepare
-from secateur.tables.reading import read
-from secateur.tables.targets import TASKS
+from secateur.tables.columns import MAX_CATEGORIES, Column, TableError
+from secateur.tables.encoding import MISSING, EncodedRows, EncodedTable, Encoding, encode_table
+from secateur.tables.reading import read_table
+from secateur.tables.targets import TASKS, Target
 
 __all__ = [
+    "MAX_CATEGORIES",
     "MISSING",
-    "MOST_CATEGORIES",
     "TASKS",
     "Column",
-    "Encoded",
+    "EncodedRows",
+    "EncodedTable",
     "Encoding",
-    "Prepared",
     "TableError",
     "Target",
-    "prepare",
-    "read",
+    "encode_table",
+    "read_table",
 ]

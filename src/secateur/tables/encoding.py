@@ -1,109 +1,41 @@
-"""How columns become inputs of a network: decided once, written down, and repeated for new rows."""
+"""How a table becomes inputs and targets of a network: decided once, then repeated for new rows."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from secateur.tables.errors import TableError, quoted, rows_of
-from secateur.tables.values import missing, numbers, texts, truths
+from secateur.remedies import Remedy
+from secateur.tables.columns import (
+    MAX_CATEGORIES,
+    Column,
+    TableError,
+    find_missing,
+    make_column_error,
+    number_rows,
+    quote_names,
+)
+from secateur.tables.targets import TASKS, Target, encode_targets
 
-__all__ = ["MISSING", "Column", "Encoded", "Encoding", "Target"]
+__all__ = ["MISSING", "EncodedRows", "EncodedTable", "Encoding", "encode_table"]
 
 MISSING = ("error", "drop", "mean")
+_MIN_ROWS = 10
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of inputs.
-
-    Attributes:
-        name: in the header.
-        kind: "number", "boolean" or "category".
-        categories: of a category, sorted. Two make one input, more one each.
-        fill: the mean of the numbers, or the most frequent category, of the rows it was made from.
-    """
-
-    name: str
-    kind: str
-    categories: tuple[str, ...] = ()
-    fill: float | str | None = None
-
-    @property
-    def inputs(self) -> list[str]:
-        """Return the names of the inputs it makes."""
-        if self.kind != "category":
-            return [self.name]
-        shown = self.categories[1:] if len(self.categories) == 2 else self.categories
-        return [f"{self.name}={category}" for category in shown]
-
-    def encode(self, values: pd.Series, *, fill: bool) -> np.ndarray:
-        """Return the inputs, of shape (rows, inputs); nan where a value is missing.
-
-        Args:
-            values: the column.
-            fill: whether missing values are replaced.
-
-        Raises:
-            TableError: values are not what they were when the encoding was made.
-        """
-        if self.kind == "category":
-            codes = self._codes(values, fill)
-            hot = np.full((len(codes), len(self.categories)), np.nan)
-            hot[codes >= 0] = np.eye(len(self.categories))[codes[codes >= 0]]
-            return hot[:, 1:] if len(self.categories) == 2 else hot
-        convert = numbers if self.kind == "number" else truths
-        found = convert(self.name, values)
-        if fill and np.isnan(found).any():
-            if not isinstance(self.fill, int | float):
-                raise TableError(
-                    f"column {self.name!r} has missing values, and the model knows no mean of it. "
-                    "Fill them in or remove these rows (--missing drop)."
-                )
-            found = np.where(np.isnan(found), float(self.fill), found)
-        return found[:, None]
-
-    def _codes(self, values: pd.Series, fill: bool) -> np.ndarray:
-        labels = texts(values)
-        empty = np.array([label is None for label in labels], bool)
-        if fill:
-            labels[empty] = self.fill
-        codes = pd.Index(self.categories, dtype=object).get_indexer(labels)
-        unseen = np.flatnonzero((codes < 0) & ~(empty & (not fill)))
-        if len(unseen):
-            raise TableError(
-                f"column {self.name!r} holds {quoted(sorted(set(labels[unseen])))} in "
-                f"{rows_of(values.index[unseen])}, which the model has not seen. Known: "
-                f"{quoted(self.categories, 20)}. Correct or remove these rows, or fit again with "
-                "data that hold them."
-            )
-        return codes
-
-
-@dataclass(frozen=True)
-class Target:
-    """A column to predict.
-
-    Attributes:
-        name: in the header.
-        classes: in the order of the network's outputs, or None for numbers.
-    """
-
-    name: str
-    classes: tuple[str, ...] | None = None
-
-
-class Encoded(NamedTuple):
+class EncodedRows(NamedTuple):
     """Inputs of a network.
 
     Attributes:
-        x: of shape (rows, inputs), float64.
-        rows: positions in the table of the rows that are there; fewer with missing="drop".
-        notes: what a user should know, in sentences.
+        x: Inputs, of shape (rows, inputs), float64.
+        rows: Positions of these rows in the table; some are left out with missing="drop".
+        notes: What a user should know, in sentences.
     """
 
     x: np.ndarray
@@ -113,14 +45,14 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoding:
-    """All that is needed to encode new rows as those that a model was made from.
+    """All that is needed to encode new rows like those that a model was made from.
 
     Attributes:
-        columns: in the order of the inputs.
-        targets: in the order of the outputs.
+        columns: Columns in the order of the inputs.
+        targets: Targets in the order of the outputs.
         task: "regression" or "classification".
-        missing: what is done with missing values: "error", "drop" or "mean".
-        unused: columns that were there and are not used.
+        missing: What is done with missing values: "error", "drop" or "mean".
+        unused: Columns of the table that are not used.
     """
 
     columns: tuple[Column, ...]
@@ -131,8 +63,9 @@ class Encoding:
 
     @property
     def text_columns(self) -> list[str]:
-        """Return the columns that a reader must not take for numbers."""
-        return [c.name for c in self.columns if c.kind == "category"]
+        """Return the columns that are to be read as text: categories and classes."""
+        categories = [c.name for c in self.columns if c.kind == "category"]
+        return categories + [t.name for t in self.targets if t.classes is not None]
 
     @property
     def inputs(self) -> list[dict[str, str]]:
@@ -145,51 +78,67 @@ class Encoding:
 
     @property
     def outputs(self) -> int:
-        """Return how many outputs a network needs."""
+        """Return the number of outputs that a network needs."""
         classes = self.targets[0].classes
         return len(self.targets) if classes is None else len(classes)
 
-    def encode(self, frame: pd.DataFrame, *, missing: str | None = None) -> Encoded:
-        """Encode a table's rows; columns are found by name, in whatever order.
+    def encode(self, frame: pd.DataFrame, *, missing: str | None = None) -> EncodedRows:
+        """Encode the inputs of a table's rows; columns are found by name, in any order.
 
         Args:
-            frame: from `read`, with `text_columns` as text.
-            missing: "error", "drop" or "mean", by default as the encoding was made.
+            frame: A table from `read_table`, with `text_columns` as text.
+            missing: "error", "drop" or "mean". Defaults to how the encoding was made.
 
         Raises:
-            TableError: a column is not there, or its values are not what they were.
+            TableError: A column is not there, or its values are not of the kind that they were.
         """
         missing = self.missing if missing is None else missing
-        lacking = [c.name for c in self.columns if c.name not in frame]
-        if lacking:
+        absent = [c.name for c in self.columns if c.name not in frame]
+        if absent:
             raise TableError(
-                f"the table has no column {quoted(lacking)}, which the model needs. It has "
-                f"{quoted(list(frame.columns), 20)}. Add what is lacking, or name it so."
+                f"the table has no column {quote_names(absent)}, which the model needs. It has "
+                f"{quote_names(list(frame.columns), 20)}. Add the column, or correct its name."
             )
         rows = np.arange(len(frame))
-        notes = self._notes(frame)
+        notes = self._note_unknown_columns(frame)
         used = frame[[c.name for c in self.columns]]
-        empty = missing_by_column(used)
-        if missing == "error" and empty:
-            raise missing_values(empty, "column")
-        if missing == "drop" and empty:
-            gone = np.any(list(empty.values()), axis=0)
-            rows, used = rows[~gone], used[~gone]
-            notes.append(f"{int(gone.sum())} rows with missing values are left out")
-        if missing == "mean" and empty:
-            notes.append(f"missing values of {quoted(list(empty))} are filled in")
+        gaps = _find_gaps(used)
+        if missing == "error" and gaps:
+            raise _make_missing_error(gaps, "column")
+        if missing == "drop" and gaps:
+            is_incomplete = np.any(list(gaps.values()), axis=0)
+            rows, used = rows[~is_incomplete], used[~is_incomplete]
+            notes.append(f"{int(is_incomplete.sum())} rows with missing values are left out")
+        if missing == "mean" and gaps:
+            notes.append(f"missing values of {quote_names(list(gaps))} are filled in")
         x = np.empty((len(rows), len(self.inputs)))
         start = 0
         for column in self.columns:
             part = column.encode(used[column.name], fill=missing == "mean")
             x[:, start : start + part.shape[1]] = part
             start += part.shape[1]
-        return Encoded(x, rows, notes)
+        return EncodedRows(x, rows, notes)
 
-    def _notes(self, frame: pd.DataFrame) -> list[str]:
+    def encode_targets(self, frame: pd.DataFrame) -> np.ndarray | None:
+        """Return the targets of a table's rows as `fit` takes them, or None if it has none.
+
+        Args:
+            frame: A table from `read_table`, with `text_columns` as text.
+
+        Raises:
+            TableError: A value is missing, not a number, or not a class of the model.
+        """
+        if any(target.name not in frame for target in self.targets):
+            return None
+        y = [target.encode(frame[target.name]) for target in self.targets]
+        return y[0] if self.task == "classification" else np.stack(y, axis=1)
+
+    def _note_unknown_columns(self, frame: pd.DataFrame) -> list[str]:
         known = {c.name for c in self.columns} | {t.name for t in self.targets} | {*self.unused}
         extra = [name for name in frame.columns if name not in known]
-        return [f"columns the model does not know are ignored: {quoted(extra)}"] if extra else []
+        return (
+            [f"columns the model does not know are ignored: {quote_names(extra)}"] if extra else []
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` takes: dicts, lists, texts and numbers."""
@@ -203,30 +152,163 @@ class Encoding:
                 Column(**c | {"categories": tuple(c["categories"])}) for c in value["columns"]
             )
             targets = tuple(
-                Target(t["name"], None if t["classes"] is None else tuple(t["classes"]))
+                Target(**t | {"classes": None if t["classes"] is None else tuple(t["classes"])})
                 for t in value["targets"]
             )
             return cls(columns, targets, value["task"], value["missing"], tuple(value["unused"]))
         except (KeyError, TypeError) as error:
             raise TableError(
                 f"the model's description of its columns cannot be read ({error!r}). It was not "
-                "made by `secateur fit`, or by another version of it."
+                "made from a table, or by another version of secateur."
             ) from error
 
 
-def missing_by_column(frame: pd.DataFrame) -> dict[str, np.ndarray]:
+class EncodedTable(NamedTuple):
+    """A table as a network sees it.
+
+    Attributes:
+        x: Inputs, of shape (rows, inputs), float64.
+        y: Numbers of shape (rows, targets), or numbers of classes of shape (rows,).
+        encoding: How inputs and targets were made, to be kept with the model.
+        rows: Positions of these rows in the table.
+        notes: What was decided, in sentences; the first is about the task.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    encoding: Encoding
+    rows: np.ndarray
+    notes: list[str]
+
+
+def encode_table(
+    frame: pd.DataFrame,
+    targets: Sequence[str],
+    *,
+    task: str | None = None,
+    missing: str = "error",
+    drop: Sequence[str] = (),
+    max_categories: int = MAX_CATEGORIES,
+    texts: pd.DataFrame | None = None,
+) -> EncodedTable:
+    """Decide what every column is, and encode the table.
+
+    Args:
+        frame: A table from `read_table`.
+        targets: Columns to predict; several of them for regression only.
+        task: "regression" or "classification". By default the target decides.
+        missing: "error"; "drop", to leave out rows in which something is missing; or "mean", to
+            fill in the mean or the most frequent category. A row without a target is an error, or
+            is left out.
+        drop: Columns not to use.
+        max_categories: Maximum number of different texts in a column of categories.
+        texts: The targets of the same table read as texts, which classes are called by. Defaults
+            to the values in `frame`, where a reader has made the number 1 of the text 01.
+
+    Raises:
+        TableError: The message names the column and says what would help.
+
+    Example:
+        >>> table = pd.DataFrame({"size": range(12), "kind": list("abcabcabcabc"), "y": 12 * [0.5]})
+        >>> table.loc[0, "y"] = 1.5
+        >>> encoded = encode_table(table, ["y"], task="regression")
+        >>> [i["name"] for i in encoded.encoding.inputs]
+        ['size', 'kind=a', 'kind=b', 'kind=c']
+    """
+    for name, value, supported in (("task", task, (None, *TASKS)), ("missing", missing, MISSING)):
+        if value not in supported:
+            names = ", ".join(s for s in supported if s is not None)
+            raise TableError(f"{name}={value!r} is not known. Supported: {names}.")
+    used = _choose_columns(frame, targets, drop)
+    frame, rows, notes = _drop_incomplete_rows(frame, used, list(targets), missing)
+    if len(rows) < _MIN_ROWS:
+        raise TableError(
+            f"{len(rows)} rows {'are left' if notes else 'are there'}, which is too few to learn "
+            f"from: give at least {_MIN_ROWS}."
+        )
+    encoded_targets = encode_targets(
+        frame, targets, task=task, max_categories=max_categories, texts=texts
+    )
+    candidates = {name: Column.from_values(name, frame[name], max_categories) for name in used}
+    columns = tuple(column for column in candidates.values() if column is not None)
+    constant = [name for name, column in candidates.items() if column is None]
+    if constant:
+        notes.append(f"columns with only one value are not used: {quote_names(constant)}")
+    if not columns:
+        raise TableError(
+            "no column is left to predict from: all others are dropped or have only one value."
+        )
+    unused = tuple(name for name in frame.columns if name in {*drop, *constant})
+    encoding = Encoding(columns, encoded_targets.targets, encoded_targets.task, missing, unused)
+    inputs = encoding.encode(frame)
+    notes = [encoded_targets.note, *notes, *inputs.notes]
+    return EncodedTable(inputs.x, encoded_targets.y, encoding, rows, notes)
+
+
+def _choose_columns(frame: pd.DataFrame, targets: Sequence[str], drop: Sequence[str]) -> list[str]:
+    if not targets:
+        raise TableError("there is no target. Give the name of the column to predict.")
+    for role, names in (("target", targets), ("column to drop", drop)):
+        unknown = [name for name in names if name not in frame]
+        if unknown:
+            raise TableError(
+                f"there is no {role} {unknown[0]!r} in the table. It has the columns "
+                f"{quote_names(list(frame.columns), 20)}."
+            )
+    repeated = [name for name, count in Counter(targets).items() if count > 1]
+    if repeated:
+        raise TableError(f"target {repeated[0]!r} is given more than once.")
+    both = [name for name in targets if name in drop]
+    if both:
+        raise TableError(f"column {both[0]!r} is both a target and a column to drop. Choose one.")
+    used = [name for name in frame.columns if name not in {*targets, *drop}]
+    if not used:
+        raise TableError("no column is left to predict from: all are targets or dropped.")
+    return used
+
+
+def _drop_incomplete_rows(
+    frame: pd.DataFrame, used: list[str], targets: list[str], missing: str
+) -> tuple[pd.DataFrame, np.ndarray, list[str]]:
+    """Leave out the rows whose gaps cannot be filled in; return what is left, and notes on it."""
+    notes = []
+    rows = np.arange(len(frame))
+    for role, names in (("target", targets), ("column", used)):
+        gaps = _find_gaps(frame[names])
+        if not gaps:
+            continue
+        if missing == "error":
+            raise _make_missing_error(gaps, role)
+        empty = [name for name, is_missing in gaps.items() if is_missing.all()]
+        if empty:
+            raise make_column_error(empty[0], role, "has no value in any row.")
+        if role == "target" or missing == "drop":
+            is_incomplete = np.any(list(gaps.values()), axis=0)
+            frame, rows = frame[~is_incomplete], rows[~is_incomplete]
+            notes.append(
+                f"{int(is_incomplete.sum())} rows are left out, because {quote_names(list(gaps))} "
+                f"{'has' if len(gaps) == 1 else 'have'} no value there"
+            )
+    return frame, rows, notes
+
+
+def _find_gaps(frame: pd.DataFrame) -> dict[str, np.ndarray]:
     """Return where values are missing, for the columns in which some are."""
-    found = {str(name): missing(frame[name]) for name in frame.columns}
-    return {name: empty for name, empty in found.items() if empty.any()}
+    gaps = {str(name): find_missing(frame[name]) for name in frame.columns}
+    return {name: is_missing for name, is_missing in gaps.items() if is_missing.any()}
 
 
-def missing_values(empty: dict[str, np.ndarray], role: str) -> TableError:
-    """Return the error for values that must not be missing and are."""
-    name, where = max(empty.items(), key=lambda pair: pair[1].sum())
-    others = [other for other in empty if other != name]
-    also = f" (and {quoted(others)} in some)" if others else ""
+def _make_missing_error(gaps: dict[str, np.ndarray], role: str) -> TableError:
+    name, is_missing = max(gaps.items(), key=lambda pair: pair[1].sum())
+    others = [other for other in gaps if other != name]
+    also = f" (and {quote_names(others)} in some)" if others else ""
+    remedies = [Remedy("missing", "drop", "leaves such rows out")]
+    if role == "column":
+        remedies += [
+            Remedy("missing", "mean", "fills in the mean, or the most frequent category"),
+            Remedy("drop", [name], "leaves the column out"),
+        ]
     return TableError(
-        f"{role} {name!r} has no value in {rows_of(np.flatnonzero(where))}{also}. Use --missing "
-        "drop (leave such rows out), --missing mean (fill in the mean, or the most frequent "
-        "category), or --drop COLUMN."
+        f"{role} {name!r} has no value in {number_rows(np.flatnonzero(is_missing))}{also}.",
+        *remedies,
     )

@@ -1,4 +1,4 @@
-"""From a file to a table: CSV, TSV or Parquet, or a sentence that says why not."""
+"""Reading a table from a file: CSV, TSV or Parquet."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from typing import Any
 
 import pandas as pd
 
-from secateur.tables.errors import TableError, quoted, rows_of
+from secateur.remedies import Remedy
+from secateur.tables.columns import TableError, number_rows, quote_names, write_value
 
-__all__ = ["read"]
+__all__ = ["read_table"]
 
 _DELIMITERS = {".tsv": "\t", ".tab": "\t", ".csv": "", ".txt": ""}  # "" is found from the header
 _CANDIDATES = ",;\t|"
@@ -24,8 +25,12 @@ _SAMPLE = 1 << 16  # characters looked at to find the delimiter and the decimal 
 _MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\x28\xb5\x2f\xfd": "", b"\x1f\x8b": ""}
 
 
-def read(
-    path: str | os.PathLike, *, text: Sequence[str] = (), encoding: str | None = None
+def read_table(
+    path: str | os.PathLike,
+    *,
+    text: Sequence[str] = (),
+    columns: Sequence[str] | None = None,
+    encoding: str | None = None,
 ) -> pd.DataFrame:
     r"""Read a table with named columns.
 
@@ -33,22 +38,23 @@ def read(
     into most names; where it is not the comma, numbers may have a decimal comma.
 
     Args:
-        path: a file whose name ends in .csv, .tsv, .tab, .txt or .parquet.
-        text: columns whose values are taken as text even if they look like numbers; names that are
-            not there are passed over.
-        encoding: of a text file; UTF-8 by default, with or without a mark.
+        path: File whose name ends in .csv, .tsv, .tab, .txt or .parquet.
+        text: Columns whose values are read as text, to the letter, even if they look like numbers.
+            Names that are not in the table are passed over.
+        columns: Columns to read. Defaults to all.
+        encoding: Encoding of a text file. Defaults to UTF-8, with or without a mark.
 
     Returns:
         The table, rows numbered from 0.
 
     Raises:
-        TableError: the file cannot be read, or is no table.
+        TableError: The file cannot be read, or is not a table.
 
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "a.csv"
         >>> _ = path.write_text("size;colour\n1,5;red\n2;blue\n")
-        >>> read(path).to_dict("list")
+        >>> read_table(path).to_dict("list")
         {'size': [1.5, 2.0], 'colour': ['red', 'blue']}
     """
     path = Path(path)
@@ -62,9 +68,10 @@ def read(
         raise TableError(f"{path} is a folder. Give a file.")
     try:
         if ending == ".parquet":
-            frame = _parquet(path, text)
+            frame = _read_parquet(path, text, columns)
         else:
-            frame = _delimited(path, _DELIMITERS[ending], text, encoding or "utf-8-sig")
+            separator = _DELIMITERS[ending]
+            frame = _read_delimited(path, separator, text, columns, encoding or "utf-8-sig")
     except OSError as error:
         raise TableError(f"{path} cannot be read: {error.strerror or error}.") from error
     if not len(frame):
@@ -72,7 +79,7 @@ def read(
     return frame
 
 
-def _parquet(path: Path, text: Sequence[str]) -> pd.DataFrame:
+def _read_parquet(path: Path, text: Sequence[str], columns: Sequence[str] | None) -> pd.DataFrame:
     if not path.exists():
         raise TableError(f"there is no file {path}.")
     try:
@@ -84,27 +91,35 @@ def _parquet(path: Path, text: Sequence[str]) -> pd.DataFrame:
     except OSError:
         raise
     except Exception as error:  # pyarrow's own errors, of many kinds
-        raise TableError(f"{path} is no Parquet file, or is damaged ({error}).") from error
+        raise TableError(f"{path} is not a Parquet file, or is damaged ({error}).") from error
     if not isinstance(frame.index, pd.RangeIndex):
         frame = frame.reset_index()
-    frame.columns = _checked_names(path, [str(name) for name in frame.columns])
+    frame.columns = _check_names(path, [str(name) for name in frame.columns])
+    if columns is not None:
+        frame = frame[[name for name in frame.columns if name in columns]]
     for name in set(text) & set(frame.columns):
         values = frame[name]
-        frame[name] = values.astype(object).where(values.isna(), values.map(str))
+        frame[name] = values.astype(object).where(values.isna(), values.map(write_value))
     return frame.reset_index(drop=True)
 
 
-def _delimited(path: Path, delimiter: str, text: Sequence[str], encoding: str) -> pd.DataFrame:
-    sample = _sample(path, encoding)
+def _read_delimited(
+    path: Path,
+    delimiter: str,
+    text: Sequence[str],
+    columns: Sequence[str] | None,
+    encoding: str,
+) -> pd.DataFrame:
+    sample = _read_sample(path, encoding)
     lines = io.StringIO(sample, newline="")
-    delimiter = delimiter or _found_delimiter(path, sample)
+    delimiter = delimiter or _find_delimiter(path, sample)
     try:
         header = next((row for row in csv.reader(lines, delimiter=delimiter) if row), None)
     except csv.Error as error:
         raise TableError(f"{path}: the header cannot be read ({error}).") from error
     if header is None:
         raise TableError(f"{path} is empty. Give a table with a header and rows.")
-    names = _checked_names(path, header)
+    names = _check_names(path, header)
     comma = delimiter != "," and re.search(r"\d,\d", sample) and not re.search(r"\d\.\d", sample)
     try:
         with warnings.catch_warnings():
@@ -116,6 +131,7 @@ def _delimited(path: Path, delimiter: str, text: Sequence[str], encoding: str) -
                 header=0,
                 names=names,
                 index_col=False,
+                usecols=None if columns is None else [n for n in names if n in columns],
                 dtype={name: str for name in text if name in names},
                 decimal="," if comma else ".",
                 encoding=encoding,
@@ -123,20 +139,19 @@ def _delimited(path: Path, delimiter: str, text: Sequence[str], encoding: str) -
                 skipinitialspace=True,
             )
     except UnicodeDecodeError as error:
-        raise _not_decoded(path, encoding, error) from error
+        raise _make_decoding_error(path, encoding, error) from error
     except (pd.errors.ParserError, pd.errors.ParserWarning, csv.Error) as error:
-        raise _ragged(path, delimiter, encoding, len(names), error) from error
+        raise _make_ragged_error(path, delimiter, encoding, len(names), error) from error
     except pd.errors.EmptyDataError as error:
         raise TableError(f"{path} is empty. Give a table with a header and rows.") from error
     # A row that is too short has nothing in its last column, which may also be missing by right.
-    if len(names) > 1 and frame[names[-1]].isna().any():
-        short = _ragged_rows(path, delimiter, encoding, len(names))
-        if short:
-            raise _ragged(path, delimiter, encoding, len(names), None)
+    may_be_ragged = len(names) > 1 and names[-1] in frame and frame[names[-1]].isna().any()
+    if may_be_ragged and _find_ragged_rows(path, delimiter, encoding, len(names)):
+        raise _make_ragged_error(path, delimiter, encoding, len(names), None)
     return frame
 
 
-def _sample(path: Path, encoding: str) -> str:
+def _read_sample(path: Path, encoding: str) -> str:
     """Return the beginning of a text file, whole lines if it has more than one."""
     if not path.exists():
         raise TableError(f"there is no file {path}.")
@@ -148,27 +163,28 @@ def _sample(path: Path, encoding: str) -> str:
                 raise TableError(f"{path} is compressed. Unpack it first.")
             if mark.startswith(begin):
                 raise TableError(
-                    f"{path} is not UTF-8 but {known.upper()}. Say so with --encoding {known}."
+                    f"{path} is not UTF-8 but {known.upper()}.",
+                    Remedy("encoding", known, "reads it"),
                 )
     try:
         with open(path, encoding=encoding, newline="") as file:
             sample = file.read(_SAMPLE)
     except UnicodeError as error:
-        raise _not_decoded(path, encoding, error) from error
+        raise _make_decoding_error(path, encoding, error) from error
     except LookupError as error:
         raise TableError(
-            f"--encoding {encoding} is not known to Python. Usual ones: utf-8, latin-1, cp1252, "
-            "utf-16."
+            f"the encoding {encoding!r} is not known to Python. Usual ones: utf-8, latin-1, "
+            "cp1252, utf-16."
         ) from error
     if "\0" in sample:
         raise TableError(
-            f"{path} holds NUL characters, so it is no text in {_plain(encoding)}. Give a CSV "
-            "file, or its --encoding."
+            f"{path} holds NUL characters, so it is not text in {_name_encoding(encoding)}. Give a "
+            "CSV file, or say which encoding it has."
         )
     return sample
 
 
-def _found_delimiter(path: Path, sample: str) -> str:
+def _find_delimiter(path: Path, sample: str) -> str:
     first = next((line for line in sample.splitlines() if line.strip()), "")
     if not first:
         raise TableError(f"{path} is empty. Give a table with a header and rows.")
@@ -182,41 +198,42 @@ def _found_delimiter(path: Path, sample: str) -> str:
     return max(_CANDIDATES, key=names)  # the first of several that are equal
 
 
-def _checked_names(path: Path, header: Sequence[str]) -> list[str]:
+def _check_names(path: Path, header: Sequence[str]) -> list[str]:
     names = [name.strip() for name in header]
     if "" in names:
         raise TableError(
             f"{path}: column {names.index('') + 1} has no name. Name it in the header (a table "
             "needs one), or remove the column."
         )
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
         raise TableError(
-            f"{path}: the column name {quoted(twice)} stands more than once in the header. Give "
-            "every column its own name."
+            f"{path}: the column name {quote_names(repeated)} stands more than once in the header. "
+            "Give every column its own name."
         )
     return names
 
 
-def _not_decoded(path: Path, encoding: str, error: UnicodeError) -> TableError:
+def _make_decoding_error(path: Path, encoding: str, error: UnicodeError) -> TableError:
     where = ""
     if isinstance(error, UnicodeDecodeError):
         where = f" (byte 0x{error.object[error.start]:02x})"
     return TableError(
-        f"{path} is not {_plain(encoding)}{where}. Say its encoding, such as --encoding latin-1 or "
-        "--encoding cp1252, or save it as UTF-8."
+        f"{path} is not {_name_encoding(encoding)}{where}. Say which encoding it has, such as "
+        "cp1252, or save it as UTF-8.",
+        Remedy("encoding", "latin-1", "is a usual one"),
     )
 
 
-def _plain(encoding: str) -> str:
+def _name_encoding(encoding: str) -> str:
     return "UTF-8" if encoding == "utf-8-sig" else encoding
 
 
-def _ragged_rows(
+def _find_ragged_rows(
     path: Path, delimiter: str, encoding: str, wanted: int
 ) -> list[tuple[int, int]] | None:
-    """Return position and length of the rows of another length than the header."""
-    found = []
+    """Return position and length of the rows that are longer or shorter than the header."""
+    ragged = []
     try:
         with open(path, encoding=encoding, newline="") as file:
             rows = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
@@ -224,24 +241,26 @@ def _ragged_rows(
             for position, row in enumerate(filled, -1):
                 # One delimiter more at the end of a line is harmless.
                 if len(row) != wanted and not (len(row) == wanted + 1 and not row[-1]):
-                    found.append((position, len(row)))
+                    ragged.append((position, len(row)))
     except (csv.Error, UnicodeError):
         return None
-    return found
+    return ragged
 
 
-def _ragged(path: Path, delimiter: str, encoding: str, wanted: int, error: Any) -> TableError:
-    found = _ragged_rows(path, delimiter, encoding, wanted)
-    if not found:
+def _make_ragged_error(
+    path: Path, delimiter: str, encoding: str, wanted: int, error: Any
+) -> TableError:
+    ragged = _find_ragged_rows(path, delimiter, encoding, wanted)
+    if not ragged:
         reason = " ".join(str(error).split()) or type(error).__name__
         return TableError(
             f"{path} cannot be read as a table: {reason}. Look for a quotation mark that is not "
             "closed, or a line that is cut short."
         )
-    position, fields = found[0]
-    others = f" (so are {len(found) - 1} more)" if len(found) > 1 else ""
+    position, fields = ragged[0]
+    others = f" (so are {len(ragged) - 1} more)" if len(ragged) > 1 else ""
     return TableError(
-        f"{path}: {rows_of([position])} has {fields} field{'s' if fields != 1 else ''} and the "
+        f"{path}: {number_rows([position])} has {fields} field{'s' if fields != 1 else ''} and the "
         f"header {wanted}{others}. Give every row as many; a field that holds {delimiter!r} needs "
         "quotation marks."
     )

@@ -1,97 +1,210 @@
-"""What is to be predicted: numbers or classes."""
+"""What is to be predicted: numbers or classes, decided once and encoded in one way.
+
+A class is called what it is called in the table that the model was made from: `v2.0`, `01` or
+`True`, to the letter. Rows of other tables have that class if they have that text or, where all
+classes are numbers or all are booleans, the same value.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from secateur.tables.encoding import Target
-from secateur.tables.errors import TableError, quoted
-from secateur.tables.kinds import kind_of
-from secateur.tables.values import numbers, texts, truths
+from secateur.remedies import Remedy
+from secateur.tables.columns import (
+    TableError,
+    find_kind,
+    find_missing,
+    make_column_error,
+    number_rows,
+    quote_names,
+    to_numbers,
+    to_texts,
+    to_truths,
+    try_numbers,
+)
 
-__all__ = ["TASKS", "decided"]
+__all__ = ["TASKS", "Target", "TargetTable", "encode_targets"]
 
 TASKS = ("regression", "classification")
-# Whole numbers from 0 or 1 on, and no more of them than this, are classes unless told otherwise.
-_MOST_NUMBERED_CLASSES = 10
+# Whole numbers from 0 or 1 on, and no more of them than this, are classes unless the task is given.
+_MAX_NUMBERED_CLASSES = 10
 
 
-def decided(
-    frame: pd.DataFrame, names: Sequence[str], task: str | None, most_categories: int
-) -> tuple[str, list[Target], np.ndarray, str]:
-    """Return the task, the targets, their values, and a sentence on the task.
+@dataclass(frozen=True)
+class Target:
+    """A column to predict.
 
-    Values are numbers of shape (rows, targets), or class numbers of shape (rows,). None of them
-    may be missing.
+    Attributes:
+        name: Name in the header.
+        classes: Classes in the order of the network's outputs, or None for numbers.
+        kind: What classes are: "number", "boolean" or "category".
+    """
+
+    name: str
+    classes: tuple[str, ...] | None = None
+    kind: str = "category"
+
+    def encode(self, values: pd.Series) -> np.ndarray:
+        """Return the numbers, or the numbers of the classes, of other rows.
+
+        Args:
+            values: The column, with classes as texts (see `Encoding.text_columns`).
+
+        Raises:
+            TableError: A value is missing, is not a number, or is a class that the model does not
+                know.
+        """
+        is_missing = find_missing(values)
+        if is_missing.any():
+            raise TableError(
+                f"target {self.name!r} has no value in {number_rows(values.index[is_missing])}. "
+                "Fill it in, or leave such rows out."
+            )
+        if self.classes is None:
+            return to_numbers(self.name, values, role="target")
+        texts = to_texts(values)
+        codes = pd.Index(self.classes, dtype=object).get_indexer(texts)
+        if self.kind != "category":  # 3.0 is the class 3, and TRUE is True
+            by_value = {value: code for code, value in enumerate(_read_values(self.classes))}
+            for row in np.flatnonzero(codes < 0):
+                codes[row] = by_value.get(_read_values([texts[row]])[0], -1)
+        unknown = np.flatnonzero(codes < 0)
+        if len(unknown):
+            raise TableError(
+                f"target {self.name!r} holds {quote_names(sorted(set(texts[unknown])))} in "
+                f"{number_rows(values.index[unknown])}, which is not a class of the model. Its "
+                f"classes: {quote_names(self.classes, 20)}."
+            )
+        return codes.astype(np.int32)
+
+
+def _read_values(texts: Sequence[str]) -> list[Any]:
+    """Return texts as numbers (booleans are 0 and 1); a text that is neither stays as it is."""
+    words = [{"true": "1", "false": "0"}.get(text.lower(), text) for text in texts]
+    numbers, is_strange = try_numbers(pd.Series(words, dtype=object))
+    columns = zip(words, numbers.tolist(), is_strange, strict=True)
+    return [word if strange else number for word, number, strange in columns]
+
+
+class TargetTable(NamedTuple):
+    """The targets of a table.
+
+    Attributes:
+        task: "regression" or "classification".
+        targets: The targets.
+        y: Numbers of shape (rows, targets), or numbers of classes of shape (rows,).
+        note: A sentence about the task.
+    """
+
+    task: str
+    targets: tuple[Target, ...]
+    y: np.ndarray
+    note: str
+
+
+def encode_targets(
+    frame: pd.DataFrame,
+    names: Sequence[str],
+    *,
+    task: str | None,
+    max_categories: int,
+    texts: pd.DataFrame | None = None,
+) -> TargetTable:
+    """Decide what the targets are, and encode them.
+
+    Args:
+        frame: A table; no target may be missing in it.
+        names: Columns to predict.
+        task: "regression" or "classification", or None to let the targets decide.
+        max_categories: Maximum number of classes.
+        texts: The same rows of the targets as texts, which classes are called by.
 
     Raises:
-        TableError: with the target and the way out.
+        TableError: The message names the target.
     """
     kinds = {
-        name: kind_of(name, frame[name], most_categories=most_categories, role="target")
+        name: find_kind(name, frame[name], max_categories=max_categories, role="target")
         for name in names
     }
-    values = {name: _values(name, frame[name], kinds[name]) for name in names}
-    distinct = {name: sorted(set(values[name].tolist())) for name in names}
-    for name, found in distinct.items():
-        if len(found) < 2:
-            raise TableError(
-                f"target {name!r} has the same value in all rows, {_shown(found[0], kinds[name])}: "
-                "there is nothing to learn. Choose another --target, or give rows in which it "
-                "differs."
+    values = {name: _find_values(name, frame[name], kinds[name]) for name in names}
+    for name in names:
+        if len(set(values[name].tolist())) < 2:
+            problem = (
+                f"has the same value in all rows, {to_texts(frame[name][:1])[0]}: there is nothing "
+                "to learn. Give rows in which it differs."
             )
-    if task is not None:
-        sentence = f"task: {task}, as --task says"
+            raise make_column_error(name, "target", problem)
+    if task is None:
+        task, note = _decide_task(names, kinds, values)
     else:
-        task, why = _decision({name: (kinds[name], distinct[name]) for name in names})
-        sentence = f"task: {task}, since {quoted(names)} {why}"
-        if len(names) == 1:
-            sentence += f"; otherwise give --task {TASKS[1 - TASKS.index(task)]}"
+        note = f"task: {task}, as asked for"
     if task == "regression":
         for name in names:
             if kinds[name] == "category":
                 raise TableError(
-                    f"target {name!r} holds texts, which regression cannot predict. Give numbers, "
-                    "or use --task classification."
+                    f"target {name!r} holds texts, which regression cannot predict. Give numbers.",
+                    Remedy("task", "classification", "predicts classes"),
                 )
-        return task, [Target(n) for n in names], np.stack(list(values.values()), axis=1), sentence
+        y = np.stack(list(values.values()), axis=1)
+        return TargetTable(task, tuple(map(Target, names)), y, note)
     if len(names) > 1:
         raise TableError(
-            f"classification has one target, and {len(names)} are given ({quoted(names)}). Fit "
-            "each of them alone, or use --task regression if they are numbers."
+            f"classification has one target, and {len(names)} are given ({quote_names(names)}). "
+            "Fit each of them alone.",
+            Remedy("task", "regression", "predicts several numbers"),
         )
     (name,) = names
-    if len(distinct[name]) > most_categories:
+    spelling = frame[name] if texts is None else texts.loc[frame.index, name]
+    target, y = _make_classes(name, kinds[name], values[name], to_texts(spelling), max_categories)
+    return TargetTable(task, (target,), y, note)
+
+
+def _make_classes(
+    name: str, kind: str, values: np.ndarray, texts: np.ndarray, max_categories: int
+) -> tuple[Target, np.ndarray]:
+    distinct = sorted(set(values.tolist()))
+    if len(distinct) > max_categories:
         raise TableError(
-            f"target {name!r} holds {len(distinct[name])} different values, and at most "
-            f"{most_categories} classes are allowed (see --max-categories). Use --task regression "
-            "if they are numbers."
+            f"target {name!r} holds {len(distinct)} different values, and at most {max_categories} "
+            "classes are allowed.",
+            Remedy("max_categories", len(distinct), "allows as many"),
+            Remedy("task", "regression", "predicts numbers"),
         )
-    numbered = {value: number for number, value in enumerate(distinct[name])}
-    labels = np.array([numbered[value] for value in values[name].tolist()], np.int32)
-    classes = tuple(_shown(value, kinds[name]) for value in distinct[name])
-    return task, [Target(name, classes)], labels, sentence
+    # Where one value is spelled in several ways (1 and 1.0), the shortest counts.
+    spellings: dict[Any, str] = {}
+    for value, text in set(zip(values.tolist(), texts.tolist(), strict=True)):
+        spellings[value] = min(spellings.get(value, text), text, key=lambda t: (len(t), t))
+    codes = {value: code for code, value in enumerate(distinct)}
+    y = np.array([codes[value] for value in values.tolist()], np.int32)
+    return Target(name, tuple(spellings[value] for value in distinct), kind), y
 
 
-def _decision(found: dict[str, tuple[str, list]]) -> tuple[str, str]:
-    """Return a task and why, from every target's kind and distinct values."""
-    each = {name: _task_of(*facts) for name, facts in found.items()}
-    tasks = {task for task, _ in each.values()}
-    if len(found) > 1 and all(kind != "category" for kind, _ in found.values()):
-        return "regression", "are several targets, all of them numbers"
+def _decide_task(
+    names: Sequence[str], kinds: dict[str, str], values: dict[str, np.ndarray]
+) -> tuple[str, str]:
+    """Return a task, and a sentence that says why."""
+    decisions = {n: _decide_one(kinds[n], sorted(set(values[n].tolist()))) for n in names}
+    tasks = {task for task, _ in decisions.values()}
+    if len(names) > 1 and all(kind != "category" for kind in kinds.values()):
+        return "regression", (
+            f"task: regression, since {quote_names(names)} are several targets, all of them numbers"
+        )
     if len(tasks) > 1:
-        classes = [name for name, (task, _) in each.items() if task == "classification"]
+        classes = [name for name, (task, _) in decisions.items() if task == "classification"]
         raise TableError(
-            f"targets {quoted(classes)} hold classes and the others numbers. Give them to separate "
-            "fits."
+            f"targets {quote_names(classes)} hold classes and the others numbers. Fit them "
+            "separately."
         )
-    return next(iter(each.values()))
+    task, reason = next(iter(decisions.values()))
+    return task, f"task: {task}, since {quote_names(names)} {reason}"
 
 
-def _task_of(kind: str, distinct: list) -> tuple[str, str]:
+def _decide_one(kind: str, distinct: list) -> tuple[str, str]:
     if kind == "category":
         return "classification", "holds texts"
     if kind == "boolean":
@@ -99,21 +212,14 @@ def _task_of(kind: str, distinct: list) -> tuple[str, str]:
     if len(distinct) == 2:
         return "classification", "holds two values only"
     numbered = [float(distinct[0]) + step for step in range(len(distinct))]
-    if distinct == numbered and distinct[0] in (0, 1) and len(distinct) <= _MOST_NUMBERED_CLASSES:
+    if distinct == numbered and distinct[0] in (0, 1) and len(distinct) <= _MAX_NUMBERED_CLASSES:
         return "classification", f"holds the whole numbers {distinct[0]:g} to {distinct[-1]:g}"
     return "regression", "holds numbers"
 
 
-def _values(name: str, values: pd.Series, kind: str) -> np.ndarray:
+def _find_values(name: str, values: pd.Series, kind: str) -> np.ndarray:
     if kind == "category":
-        return texts(values)
-    return numbers(name, values) if kind == "number" else truths(name, values)
-
-
-def _shown(value: object, kind: str) -> str:
-    """Return a class as it stands in the table."""
-    if kind == "boolean":
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
-    return str(value)
+        return to_texts(values)
+    if kind == "number":
+        return to_numbers(name, values, role="target")
+    return to_truths(name, values)

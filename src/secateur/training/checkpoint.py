@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from secateur.storage import UnreadableFile, read_container, write_container
+from secateur.storage import OtherVersion, UnreadableFile, read_container, write_container
 from secateur.training.devices import is_addressable
 
 __all__ = ["Checkpoint", "CheckpointError", "CheckpointWarning", "fingerprint"]
@@ -144,6 +144,10 @@ class Checkpoint:
                 content = read_container(path, kind=_KIND, version=_VERSION)
             except FileNotFoundError:
                 continue
+            except OtherVersion as error:
+                raise CheckpointError(
+                    f"{error}. Delete it to start again, or go on with the version that wrote it."
+                ) from error
             except UnreadableFile as error:
                 advice = "Delete it to start again, or restore an intact copy."
                 errors.append(CheckpointError(f"{error}. {advice}"))

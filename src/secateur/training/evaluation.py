@@ -12,6 +12,7 @@ from jax import Array
 
 from secateur.distributions import Normal
 from secateur.propagation import propagate
+from secateur.training.batches import cut_rows
 from secateur.training.layout import flat_complexity
 from secateur.training.objective import FreeEnergy, compute_parts
 from secateur.training.program import (
@@ -19,11 +20,8 @@ from secateur.training.program import (
     ProgramSpec,
     TrainingState,
     map_runs,
-    steps_per_pass,
 )
 
-# Number of rows that are looked at at a time.
-_ROWS = 2048
 # Folded into the key where epochs fold in their numbers.
 _EVALUATION = 2**32 - 1
 
@@ -101,21 +99,3 @@ def _predict(
 
     predictions = jax.lax.map(predict_piece, (pieces, jnp.arange(len(counts))))
     return jax.tree.map(join, predictions)
-
-
-def cut_rows(data: Any) -> tuple[Any, np.ndarray]:
-    """Cut the rows of arrays into pieces of equal length, to be looked at one after the other.
-
-    Returns:
-        The arrays with a new first axis, and which of the rows count; the others are padding.
-    """
-    rows = jax.tree.leaves(data)[0].shape[0]
-    pieces = steps_per_pass(rows, _ROWS)
-    length = -(-rows // pieces)
-
-    def cut(x: Array) -> Array:
-        padded = jnp.pad(x, [(0, pieces * length - rows)] + [(0, 0)] * (x.ndim - 1), mode="edge")
-        return padded.reshape(pieces, length, *x.shape[1:])
-
-    counts = np.arange(pieces * length).reshape(pieces, length) < rows
-    return jax.tree.map(cut, data), counts

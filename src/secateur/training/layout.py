@@ -131,7 +131,6 @@ class Layout(NamedTuple):
                 part.append(xp.full(rest, padding, self.dtype))
         return tuple(p[0] if len(p) == 1 else xp.concatenate(p) for p in parts)
 
-
     def masks(self) -> list[np.ndarray]:
         """Return, by vector, which elements are weights and not padding."""
         masks = [np.zeros(size, bool) for size in self.sizes]
@@ -165,7 +164,7 @@ _split.defvjp(_split_forward, _split_backward)
 def assemble(
     layout: Layout, weights: Coordinates, alive: Vectors, priors: tuple[Any, ...]
 ) -> tuple[list[Normal], list[Any]]:
-    """Return belief and prior of every uncertain leaf: one program instead of many small ones."""
+    """Return belief and prior of every uncertain leaf: one program instead of one per leaf."""
     leaf_priors = [_take_prior(place, priors[place.vector]) for place in layout.places]
     return layout.split_beliefs(weights.beliefs(alive)), leaf_priors
 
@@ -234,9 +233,7 @@ def _of_one_class(priors: list[Any]) -> bool:
     return len({jax.tree.structure(p) for p in priors if p is not None}) == 1
 
 
-def flatten_priors(
-    layout: Layout, priors: PyTree, *, expand: bool = False
-) -> tuple[Any, ...]:
+def flatten_priors(layout: Layout, priors: PyTree, *, expand: bool = False) -> tuple[Any, ...]:
     """Return one prior for each vector.
 
     Args:

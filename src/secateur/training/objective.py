@@ -73,8 +73,8 @@ def free_energy(
 
     Rows may have different weights. There are two unbiased ways to treat N shuffled rows in K
     batches of which the last is padded. With `weights` 1 and 0 and `size=N`, every batch estimates
-    the whole from the rows it really has. With `weights` K and 0 and no `size`, every row counts the
-    same, and the mean over the K batches is F.
+    the whole from the rows it really has. With `weights` K and 0 and no `size`, every row counts
+    the same, and the mean over the K batches is F.
 
     Args:
         forward: Function `forward(key, beliefs, x)` that returns a Normal or a sample; see

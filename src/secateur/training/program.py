@@ -1,4 +1,4 @@
-"""The compiled training program: many epochs in one call.
+"""The compiled training program: some hundred epochs in one call.
 
 Everything that can change between calls (weights, masks, priors, data, rates) is data, so that
 restarts, rounds of pruning and new data of the same shape reuse the compiled program. States always
@@ -22,9 +22,9 @@ from jax.typing import ArrayLike
 from secateur.distributions import Normal
 from secateur.propagation import draws, propagate
 from secateur.propagation.noise import Tape
+from secateur.training.batches import deal, shuffle, steps_per_pass
 from secateur.training.layout import Coordinates, Layout, Vectors, flat_complexity
 from secateur.training.objective import compute_parts
-from secateur.training.shuffling import shuffle
 
 # Number of rows that a running estimate of the noise averages: 5 % accurate, and soon renewed.
 _NOISE_MEMORY = 1024
@@ -146,30 +146,6 @@ def _add_axis(a: Any) -> Any:
 
 
 # --- one epoch ------------------------------------------------------------------------------------
-
-
-def steps_per_pass(rows: int, batch_size: int) -> int:
-    """Return the number of batches that use every row once."""
-    return -(-rows // batch_size)
-
-
-def deal(order: Array, batch_size: int) -> tuple[Array, np.ndarray]:
-    """Deal rows to batches like cards, so that batch sizes differ by at most one.
-
-    Returns:
-        Indices of shape (batches, batch_size), and which of them count (constant): every row does,
-        once. The others are padding.
-
-    Example:
-        >>> indices, counts = deal(jnp.arange(7), 3)
-        >>> jnp.where(counts, indices, -1).tolist()
-        [[0, 3, 6], [1, 4, -1], [2, 5, -1]]
-    """
-    rows = order.shape[0]
-    batches = steps_per_pass(rows, batch_size)
-    places = np.arange(batches * batch_size).reshape(batch_size, batches).T
-    counts = places < rows
-    return order[np.where(counts, places, 0)], counts
 
 
 def rate_at(schedule: Schedule, epoch: ArrayLike, xp: Any = jnp) -> Any:

@@ -154,7 +154,7 @@ def make_adam(layout: Layout, full_rate_width: int | None) -> optax.GradientTran
     """Return Adam of rate 1, slower for the means of wide layers.
 
     Adam moves every weight by about the same distance in a step, and a unit sums over all its
-    inputs: with many of them, the same rate moves it much further.
+    inputs: the more it has, the further the same rate moves it.
 
     Args:
         layout: Layout of the weights.

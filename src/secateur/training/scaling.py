@@ -75,7 +75,10 @@ class Scaling:
     def standardise_inputs(self, inputs: Any, dtype: Any) -> Any:
         """Standardise inputs, and give floating numbers the dtype."""
         return jax.tree.map(
-            lambda affine, x: _standardise(affine, x, dtype), self.inputs, inputs, is_leaf=_is_affine
+            lambda affine, x: _standardise(affine, x, dtype),
+            self.inputs,
+            inputs,
+            is_leaf=_is_affine,
         )
 
     def standardise_targets(self, targets: Any, dtype: Any) -> Any:

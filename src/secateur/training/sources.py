@@ -32,7 +32,7 @@ class Arrays:
     """Data in memory: `(inputs, targets)`, or several such sets of equal shape.
 
     Args:
-        sets: pairs of inputs and targets.
+        sets: Pairs of inputs and targets.
     """
 
     repeatable = True
@@ -61,16 +61,16 @@ class Stream:
     """Data as batches, from a function that starts an iterator, or an iterable.
 
     Args:
-        batches: called or iterated over for each pass; an iterator allows one pass only.
-        size: number of rows in all; counted in a pass of its own if not given.
-        batch_size: rows in a step; blocks are multiples of it.
+        batches: Function or iterable that starts each pass. An iterator allows one pass only.
+        size: Number of rows in all. By default they are counted in a pass of their own.
+        batch_size: Number of rows in a step. Blocks are multiples of it.
     """
 
     def __init__(self, batches: Any, *, size: int | None, batch_size: int) -> None:
         self._open, self.repeatable = _opener(batches)
         self._block_rows = batch_size * max(1, _BLOCK_ROWS // batch_size)
         if self.repeatable:
-            found = _statistics(self._open())
+            statistics = _statistics(self._open())
         else:
             if size is None:
                 raise ValueError(
@@ -87,8 +87,8 @@ class Stream:
                     break
             rest = itertools.chain(preview, iterator)
             self._open = lambda: rest
-            found = _statistics(iter(preview))
-        columns, counted, self._sample = found
+            statistics = _statistics(iter(preview))
+        columns, counted, self._sample = statistics
         self.columns = [columns]  # statistics of inputs and targets, as if of one set
         if size is not None and self.repeatable and size != counted:
             raise ValueError(f"size={size}, but the stream has {counted} rows. Leave size out.")
@@ -100,7 +100,7 @@ class Stream:
         return self._sample
 
     def steps_per_pass(self, batch_size: int) -> int:
-        """Return how many steps a pass has."""
+        """Return the number of steps in a pass."""
         whole, rest = divmod(self.size, self._block_rows)
         return whole * (self._block_rows // batch_size) + -(-rest // batch_size)
 
@@ -108,14 +108,14 @@ class Stream:
         """Yield blocks, pass after pass, from the given one on."""
         skip = start
         while True:
-            made = 0
+            count = 0
             for block in _regroup(self._open(), self._block_rows):
-                made += 1
+                count += 1
                 if skip:
                     skip -= 1
                     continue
                 yield block
-            if not self.repeatable or not made:
+            if not self.repeatable or not count:
                 return
 
 
@@ -171,12 +171,12 @@ def _statistics(batches: Iterator[Block]) -> tuple[tuple[Any, Columns], int, Blo
     rows = 0
     for batch in batches:
         x, y = check_arrays(*batch)
-        found = (_input_columns(x), Columns(y))
+        columns = (_input_columns(x), Columns(y))
         rows += len(y)
         if total is None:
-            total, sample = found, _head((x, y))
+            total, sample = columns, _head((x, y))
             continue
-        jax.tree.map(_join, total, found, is_leaf=_is_columns)
+        jax.tree.map(_join, total, columns, is_leaf=_is_columns)
     if total is None or sample is None:
         raise ValueError("the stream of data is empty: it gave no batch.")
     return total, rows, sample
@@ -212,7 +212,7 @@ def make_source(data: Any, *, size: int | None, batch_size: int) -> Arrays | Str
     if not (isinstance(data, tuple) and len(data) == 2 and hasattr(data[1], "__len__")):
         return Stream(data, size=size, batch_size=batch_size)
     if size is not None:
-        raise ValueError(f"size={size} is for streams; arrays know how many rows they have.")
+        raise ValueError(f"size={size} is for streams; arrays have a known number of rows.")
     return Arrays([data])
 
 
@@ -261,15 +261,17 @@ def check_targets(columns: Columns) -> None:
         )
 
 
-def check_model(forward: Callable[[Any], Any], likelihood: Any, sample: Block, targets: Any) -> None:
+def check_model(
+    forward: Callable[[Any], Any], likelihood: Any, sample: Block, targets: Any
+) -> None:
     """Check that model, data and likelihood fit together: shapes by tracing, labels by looking.
 
     Args:
-        forward: from inputs to a prediction.
-        likelihood: the model's.
-        sample: a few rows.
-        targets: all there are. The values of labels and counts matter, so the least and the largest
-            are tried, against a prediction that is no work to make.
+        forward: Function from inputs to a prediction.
+        likelihood: The model's likelihood.
+        sample: A few rows.
+        targets: All targets. The values of labels and counts matter, so the least and the largest
+            are tried, against a prediction of zeros.
     """
     inputs, some = sample
     shape = jax.eval_shape(forward, inputs)

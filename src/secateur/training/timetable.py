@@ -1,16 +1,20 @@
-"""When the learning rate falls and when training ends, decided from the free energies so far."""
+"""When the learning rate falls, when training ends, and how long the calls in between are."""
 
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from secateur.training.recipe import Recipe
 
-# Two-sided 95 %: a trend below this many standard errors is not told from none.
+# Two-sided 95 %: a trend of fewer standard errors than this cannot be told from none.
 _CRITICAL = 1.96
 # A Bayes factor of e is "not worth more than a bare mention" (Kass and Raftery, 1995): what another
 # window of the same length would gain must be worth at least that much.
@@ -22,6 +26,7 @@ _FIRST_LOOK = 60
 _FIRST_DISTANCE = 10.0
 _BETWEEN_LOOKS = 10  # epochs, or 5 % of those so far
 _SHORTEST_COOLING = 20
+CALL_SECONDS = 0.25  # the time between two progress updates, about
 
 
 @dataclass
@@ -109,7 +114,9 @@ class Timetable:
             self.plateau_reason = f"the budget of {self.budget} epochs was used"
             if known and not level:
                 falling = min(t.slope for t in known)
-                self.plateau_reason += f", with the free energy falling by {-falling:.2g} nats per epoch"
+                self.plateau_reason += (
+                    f", with the free energy falling by {-falling:.2g} nats per epoch"
+                )
         else:
             self.next_look = max(epoch + _BETWEEN_LOOKS, math.ceil(1.05 * epoch))
             return
@@ -138,9 +145,9 @@ class Trend(NamedTuple):
     """A straight line through the last epochs.
 
     Attributes:
-        slope: nats per epoch.
-        error: its standard error; neighbouring epochs are correlated, and this counts it.
-        window: how many epochs it was fitted to.
+        slope: Slope in nats per epoch.
+        error: Standard error of the slope, with the correlation of neighbouring epochs.
+        window: Number of epochs that the line was fitted to.
     """
 
     slope: float
@@ -180,3 +187,38 @@ def fit_trend(free_energies: np.ndarray) -> Trend | None:
         correlation = np.clip(np.sum(rest[1:] * rest[:-1]) / np.sum(rest**2), 0.0, 0.95)
         variance *= (1 + correlation) / (1 - correlation)
     return Trend(float(round(slope, 12)), float(np.sqrt(variance / spread)), window)
+
+
+class Pace:
+    """Finds the number of epochs that make a call of about the wanted length.
+
+    Args:
+        max_epochs: Largest number of epochs in a call.
+    """
+
+    def __init__(self, max_epochs: int) -> None:
+        self._start = time.monotonic()
+        self._max_epochs = max_epochs
+        # Several processes must make the same calls, so no clock of theirs may decide.
+        self._alone = jax.process_count() == 1
+        self.epochs = 1 if self._alone else max_epochs
+        self.seconds_per_epoch = float("nan")
+        self._calls = 0
+
+    @property
+    def seconds(self) -> float:
+        """Return the time since the start."""
+        return time.monotonic() - self._start
+
+    @contextmanager
+    def measure(self, count: int) -> Iterator[None]:
+        """Measure a call of `count` epochs."""
+        start = time.monotonic()
+        yield
+        seconds = max(time.monotonic() - start, 1e-9)
+        self._calls += 1
+        if self._calls == 1:
+            return  # it may have compiled
+        self.seconds_per_epoch = seconds / count
+        if self._alone:
+            self.epochs = max(1, min(self._max_epochs, int(CALL_SECONDS * count / seconds)))

@@ -17,16 +17,16 @@ from secateur.progress import Progress, ProgressUpdate
 from secateur.propagation import draws
 from secateur.pytrees import PyTree
 from secateur.training import devices, program
+from secateur.training.batches import steps_per_pass
 from secateur.training.checkpoint import Checkpoint, SavedState, fingerprint
 from secateur.training.evaluation import Evaluation, evaluate
 from secateur.training.layout import Coordinates, flatten_priors, lay_out
 from secateur.training.objective import FreeEnergy
-from secateur.training.pacing import Pace
 from secateur.training.program import Constants, EpochRecord, ProgramSpec, Schedule, TrainingState
 from secateur.training.recipe import Recipe, Training, make_adam
 from secateur.training.scaling import Scaling
 from secateur.training.sources import Arrays, Block, Stream, make_scaling
-from secateur.training.timetable import Timetable
+from secateur.training.timetable import Pace, Timetable
 
 # Number of steps after which the estimate of the noise no longer averages over all of them.
 SETTLED = 10_000
@@ -108,7 +108,7 @@ class Trainer:
             ]
             data = program.stack_runs(blocks)
             self._data = jax.tree.map(lambda a: devices.put_rows(mesh, a, 1), data)
-            self.steps = program.steps_per_pass(source.size, batch_size)
+            self.steps = steps_per_pass(source.size, batch_size)
         else:
             self.steps = source.steps_per_pass(batch_size)
         self._rate = recipe.rate if training.optimiser is None else 1.0

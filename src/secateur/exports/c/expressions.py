@@ -1,15 +1,134 @@
-"""How single operations are written in C, and which of the runtime's functions they call."""
+"""How C is written: lines and loops, single operations, constants and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from secateur.exports.graph import ExportError
 
-__all__ = ["Writer", "literal"]
+__all__ = ["Arena", "CodeLines", "ExpressionWriter", "format_index", "format_number"]
+
+class CodeLines:
+    """Lines, indented by the blocks around them."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._depth = 0
+        self._loops = 0
+
+    def line(self, text: str) -> None:
+        """Add a line."""
+        self.lines.append("    " * self._depth + text)
+
+    def comment(self, text: str) -> None:
+        """Add a comment, which cannot end early."""
+        self.line(f"/* {text.replace('*/', '* /')} */")
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """Indent what follows, between braces."""
+        self.line(f"{head} {{")
+        self._depth += 1
+        yield
+        self._depth -= 1
+        self.line("}")
+
+    @contextmanager
+    def loops(self, shape: Sequence[int], letter: str = "i") -> Iterator[list[str]]:
+        """Go through all indices of a shape; axes of length 1 need no loop."""
+        names, opened = [], 0
+        for n in shape:
+            if n == 1:
+                names.append("0")
+                continue
+            name = f"{letter}{self._loops}"
+            self._loops += 1
+            self.line(f"for (int {name} = 0; {name} < {n}; ++{name}) {{")
+            self._depth += 1
+            opened += 1
+            names.append(name)
+        if not opened:  # braces of its own, so that names inside clash with nothing
+            self.line("{")
+            self._depth += 1
+        yield names
+        for _ in range(max(opened, 1)):
+            self._depth -= 1
+            self.line("}")
+
+
+def row_major_strides(shape: Sequence[int]) -> list[int]:
+    """Return the strides of an array in memory, in elements."""
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return strides[::-1]
+
+
+def format_index(names: Sequence[str], strides: Sequence[int], offset: int = 0) -> str:
+    """Return the expression of a place in memory."""
+    parts = [
+        name if stride == 1 else f"{name} * {stride}"
+        for name, stride in zip(names, strides, strict=True)
+        if name != "0" and stride != 0
+    ]
+    if offset or not parts:
+        parts.append(str(offset))
+    return " + ".join(parts)
+
+
+def collapse_axes(
+    shape: Sequence[int], strides: Sequence[Sequence[int]]
+) -> tuple[list[int], list[list[int]]]:
+    """Join axes that all operands go through as if they were one."""
+    sizes: list[int] = []
+    joined: list[list[int]] = [[] for _ in strides]
+    for axis, n in enumerate(shape):
+        steps = [s[axis] for s in strides]
+        if n == 1:
+            continue
+        if sizes and all(mine[-1] == step * n for mine, step in zip(joined, steps, strict=True)):
+            sizes[-1] *= n
+            for mine, step in zip(joined, steps, strict=True):
+                mine[-1] = step
+        else:
+            sizes.append(n)
+            for mine, step in zip(joined, steps, strict=True):
+                mine.append(step)
+    return sizes, joined
+
+
+class Arena:
+    """One array in which intermediate results reserve turns."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._taken: dict[int, int] = {}
+
+    def reserve(self, length: int) -> int:
+        """Reserve a piece, the first that is long enough, and return where it begins."""
+        start = 0
+        for begin, size in sorted(self._taken.items()):
+            if begin - start >= length:
+                break
+            start = max(start, begin + size)
+        self._taken[start] = length
+        self.size = max(self.size, start + length)
+        return start
+
+    def free(self, start: int) -> None:
+        """Let others use a piece."""
+        del self._taken[start]
+
+
+def count_elements(shape: Sequence[int]) -> int:
+    """Return the number of elements of a shape."""
+    return int(np.prod(shape, dtype=int))
+
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "gt": ">", "ge": ">=", "lt": "<",
           "le": "<=", "eq": "==", "ne": "!=", "and": "&&", "or": "||"}  # fmt: skip
@@ -24,7 +143,7 @@ WHOLE = {"quantise", "requantise", "lookup", "tanh_q15", "sigmoid_q15"}
 COMPARISONS = {"gt", "ge", "lt", "le", "eq", "ne", "and", "or", "xor", "not", "is_finite"}
 
 
-def literal(value: float) -> str:
+def format_number(value: float) -> str:
     """Return a number as a C constant of type float, exactly as rounded to float32."""
     number = np.float32(value)
     if np.isnan(number):
@@ -37,7 +156,7 @@ def literal(value: float) -> str:
     return f"{shortest}f"
 
 
-class Writer:
+class ExpressionWriter:
     """Writes operations, and remembers the functions and tables that they need."""
 
     def __init__(self) -> None:
@@ -52,10 +171,10 @@ class Writer:
     def table(self, kind: str, values: Iterable) -> str:
         """Return the name of a constant table; equal ones are there once."""
         items = [str(v) for v in values]
-        text = f"{kind} @[{len(items)}] = {{\n{wrapped(items)}\n}};"
+        text = f"{kind} @[{len(items)}] = {{\n{wrap_items(items)}\n}};"
         return self.tables.setdefault(text, f"table_{len(self.tables)}")
 
-    def declared_tables(self) -> list[str]:
+    def declare_tables(self) -> list[str]:
         """Return the declarations of all tables."""
         return [f"static const {t.replace('@', name, 1)}" for t, name in self.tables.items()]
 
@@ -112,9 +231,9 @@ class Writer:
 
     def _integers(self, op: str, x: str, attributes: Mapping[str, Any]) -> str:
         if op == "dequantise":
-            return f"(float){x} * {literal(attributes['scale'])}"
+            return f"(float){x} * {format_number(attributes['scale'])}"
         if op == "quantise":
-            limits = (literal(attributes[k]) for k in ("inverse", "low", "high"))
+            limits = (format_number(attributes[k]) for k in ("inverse", "low", "high"))
             return self.call("quantise", x, *limits)
         if op == "requantise":
             numbers = (str(attributes[k]) for k in ("multiplier", "shift", "low", "high"))
@@ -124,7 +243,7 @@ class Writer:
         return self.call(op, f"(int16_t){x}")
 
 
-def wrapped(items: Sequence[str], width: int = 96) -> str:
+def wrap_items(items: Sequence[str], width: int = 96) -> str:
     """Return items of an array in indented lines."""
     lines, line = [], "   "
     for item in items:

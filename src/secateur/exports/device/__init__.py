@@ -1,5 +1,5 @@
 """C code compiled and run: on this computer, and on an emulated Cortex-M4F."""
 
-from .tools import DeviceError, Run
+from secateur.exports.device.toolchain import DeviceError, CallResult
 
-__all__ = ["DeviceError", "Run"]
+__all__ = ["DeviceError", "CallResult"]

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from .tools import STRICT, DeviceError, folders_of, package, run_tool, undefined_symbols
+from secateur.exports.device.toolchain import STRICT, DeviceError, folders_of, package, run_tool, undefined_symbols
 
-__all__ = ["Sizes", "available", "compile_object", "frames", "link", "sizes", "undefined_symbols"]
+__all__ = ["SectionSizes", "available", "compile_object", "frames", "link", "sizes", "undefined_symbols"]
 
 _GCC = "arm-none-eabi-gcc"
 _TARGET = {
@@ -33,7 +33,7 @@ SUPPORT = resources.files(__package__) / "support"
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SectionSizes:
     """Bytes of an object or ELF file on the device.
 
     Attributes:
@@ -127,7 +127,7 @@ def link(
     return out
 
 
-def sizes(path: Path) -> Sizes:
+def sizes(path: Path) -> SectionSizes:
     """Return what an object or ELF file takes on the device."""
     elffile = package("elftools.elf.elffile", "measuring an object file")
     parts = {"text": 0, "constants": 0, "data": 0, "bss": 0}
@@ -142,7 +142,7 @@ def sizes(path: Path) -> Sizes:
             else:
                 kind = "data" if writable else "text" if code else "constants"
             parts[kind] += section["sh_size"]
-    return Sizes(**parts)
+    return SectionSizes(**parts)
 
 
 def frames(path: Path) -> dict[str, int]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .tools import DeviceError, Run, package
+from secateur.exports.device.toolchain import DeviceError, CallResult, package
 
 __all__ = ["Emulator"]
 
@@ -64,7 +64,7 @@ class Emulator:
         uc.hook_add(u.UC_HOOK_BLOCK, self._on_block)
         self._uc = uc
 
-    def call(self, symbol: str, *arguments: np.ndarray | int) -> Run:
+    def call(self, symbol: str, *arguments: np.ndarray | int) -> CallResult:
         """Call a function with pointers to copies of the arrays, which get what it left there.
 
         Args:
@@ -106,7 +106,7 @@ class Emulator:
             if array.flags.writeable:
                 content = bytes(uc.mem_read(where, array.nbytes))
                 array[...] = np.frombuffer(content, array.dtype).reshape(array.shape)
-        return Run(
+        return CallResult(
             returned=struct.unpack("<i", struct.pack("<I", uc.reg_read(arm.UC_ARM_REG_R0)))[0],
             instructions=self._count,
             stack_bytes=max(start - lowest, 0),

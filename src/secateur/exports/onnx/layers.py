@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from secateur.exports.cells import Cell, recognise
+from secateur.exports.onnx.gated_cells import GatedCell, recognise_cell
 from secateur.exports.graph import Constant, ExportError, Node
 
 if TYPE_CHECKING:
-    from secateur.exports.onnx.writer import Writer
+    from secateur.exports.onnx.operators import OperatorWriter
 
 __all__ = ["write_conv", "write_linear", "write_pool", "write_recurrent"]
 
 
-def write_linear(writer: Writer, node: Node, x: str) -> str:
+def write_linear(writer: OperatorWriter, node: Node, x: str) -> str:
     """Write x Wᵀ + b: Gemm for rows, MatMul for more axes."""
     weights, bias = node.attributes["weights"], node.attributes["bias"]
     if len(node.inputs[0].shape) == 2:
@@ -28,7 +28,7 @@ def write_linear(writer: Writer, node: Node, x: str) -> str:
     return y if bias is None else writer.op("Add", [y, writer.array(bias, "bias")])
 
 
-def write_conv(writer: Writer, node: Node, x: str) -> str:
+def write_conv(writer: OperatorWriter, node: Node, x: str) -> str:
     """Write a convolution, or, where the input is stretched, the transpose of one."""
     attributes, weights = node.attributes, node.attributes["weights"]
     if any(s != 1 for s in attributes["stretch"]):
@@ -46,7 +46,7 @@ def write_conv(writer: Writer, node: Node, x: str) -> str:
     )  # fmt: skip
 
 
-def _transposed_conv(writer: Writer, node: Node, x: str) -> str:
+def _transposed_conv(writer: OperatorWriter, node: Node, x: str) -> str:
     """Write a convolution of a stretched input.
 
     It is the transpose of the convolution that strides as far as the input is stretched; the
@@ -79,7 +79,7 @@ def _transposed_conv(writer: Writer, node: Node, x: str) -> str:
     )  # fmt: skip
 
 
-def write_pool(writer: Writer, node: Node, x: str) -> str:
+def write_pool(writer: OperatorWriter, node: Node, x: str) -> str:
     """Write a maximum, mean or sum in windows; padding counts as −∞ or 0."""
     attributes = node.attributes
     window, strides, padding = (attributes[n] for n in ("window", "strides", "padding"))
@@ -104,9 +104,9 @@ def write_pool(writer: Writer, node: Node, x: str) -> str:
     return writer.op("Mul", [mean, writer.number(prod(size))])
 
 
-def write_recurrent(writer: Writer, node: Node) -> list[str]:
+def write_recurrent(writer: OperatorWriter, node: Node) -> list[str]:
     """Write a loop over time as a GRU or LSTM operator; returns a name for each of its results."""
-    cell = recognise(node)
+    cell = recognise_cell(node)
     body, carried = node.attributes["body"], node.attributes["carried"]
     for made in body.outputs[carried:]:
         if made is not body.outputs[cell.hidden]:
@@ -158,7 +158,7 @@ def write_recurrent(writer: Writer, node: Node) -> list[str]:
     return results
 
 
-def _initial_states(writer: Writer, node: Node, cell: Cell, lead: list) -> list[str]:
+def _initial_states(writer: OperatorWriter, node: Node, cell: GatedCell, lead: list) -> list[str]:
     """Names of the states to begin with; nothing where they are 0, as ONNX assumes."""
     initial = node.attributes["initial"]
     if not any(np.any(a) for a in initial):

@@ -19,7 +19,7 @@ from secateur.propagation.values import Uncertain, as_uncertain, spread_to
 
 
 def _pair(call: Call, x: Any, y: Any) -> tuple[Uncertain, Uncertain]:
-    shape = call.node.outputs[0].shape
+    shape = call.equation.outputs[0].shape
     return spread_to(as_uncertain(x), shape), spread_to(as_uncertain(y), shape)
 
 
@@ -82,10 +82,10 @@ def mul(call: Call, x: Any, y: Any) -> Uncertain:
 @declare("quotient of two", "div")
 def div(call: Call, x: Any, y: Any) -> Uncertain:
     """x/y as x·(1/y) with y log-normal; x/Σx, the last step of a softmax, as a whole."""
-    axis = call.walk.normalised_axis(call.node)
+    axis = call.walk.normalised_axis(call.equation)
     if axis is not None:
         call.note("moment-matched", "normalisation (softmax) as a whole")
-        return normalise(call.walk.logarithm_of(call.node.inputs[0]), axis)
+        return normalise(call.walk.logarithm_of(call.equation.inputs[0]), axis)
     x, y = _pair(call, x, y)
     shared = covariance(x.loads, y.loads)
     size = jnp.maximum(jnp.abs(y.mean), jnp.finfo(y.mean.dtype).tiny ** 0.25)

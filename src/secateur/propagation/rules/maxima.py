@@ -80,7 +80,7 @@ _REMARK = "maximum as a tournament of pairs"
 
 @declare("maximum", "reduce_max", "reduce_min")
 def reduce_maximum(call: Call, x: Uncertain) -> Uncertain | Array:
-    if call.walk.is_softmax_shift(call.node):
+    if call.walk.is_softmax_shift(call.equation):
         # Any certain shift gives the same function; the one at the mean serves the numerics.
         call.note("exact", "shift of a softmax, taken at the mean")
         return call.bind(x.mean)
@@ -108,7 +108,7 @@ def reduce_maximum(call: Call, x: Uncertain) -> Uncertain | Array:
 def window_maximum(call: Call, x: Uncertain) -> Uncertain:
     """Max pooling."""
     sign = -1.0 if call.name.endswith("min") else 1.0
-    windows = pooling.Windows(call.params, call.node.outputs[0].shape)
+    windows = pooling.Windows(call.params, call.equation.outputs[0].shape)
     # Padding never wins, and its square still fits into float32.
     means = [windows.view(sign * x.mean, place, -1e15) for place in windows.places]
     variances = [windows.view(x.variance, place, 0.0) for place in windows.places]

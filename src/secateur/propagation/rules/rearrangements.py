@@ -28,11 +28,11 @@ def move(call: Call, *operands: Any) -> Any:
     data = primitives.DATA_OPERANDS.get(name, tuple(places))
     for position, operand in enumerate(operands):
         if isinstance(operand, Uncertain) and position not in data:
-            call.walk.no_rule(call.node, "an uncertain index or predicate")
+            call.walk.no_rule(call.equation, "an uncertain index or predicate")
     if name == "convert_element_type" and not jnp.issubdtype(
         call.params["new_dtype"], jnp.floating
     ):
-        call.walk.no_rule(call.node, f"conversion to {np.dtype(call.params['new_dtype'])}")
+        call.walk.no_rule(call.equation, f"conversion to {np.dtype(call.params['new_dtype'])}")
 
     def apply(pick, default) -> list:
         arrays = [
@@ -83,7 +83,7 @@ def move(call: Call, *operands: Any) -> Any:
         nearby = _neighbours(call, inputs, variance, partial(_pick, move_array, index))
         results.append(replace(merged, mean=mean, variance=variance, loads=load,
                                entangled=entangled, neighbours=nearby))  # fmt: skip
-    return results if call.node.eqn.primitive.multiple_results else results[0]
+    return results if call.equation.eqn.primitive.multiple_results else results[0]
 
 
 def _pick(move_array: Callable[[Array], list], index: int, array: Array) -> Array:
@@ -93,7 +93,7 @@ def _pick(move_array: Callable[[Array], list], index: int, array: Array) -> Arra
 def _neighbours(
     call: Call, inputs: list[Uncertain], variance: Array, move_array: Callable[[Array], Array]
 ) -> Neighbours | None:
-    if len(inputs) != 1 or len(call.node.inputs) != 1:
+    if len(inputs) != 1 or len(call.equation.inputs) != 1:
         return None
     (value,) = inputs
     mapping = axes.axis_map(call.name, call.params, value.shape, variance.shape)

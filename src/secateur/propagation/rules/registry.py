@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from secateur.distributions import Normal
-from secateur.equations import Node, compat
+from secateur.equations import Equation, compat
 from secateur.propagation.values import Uncertain, to_normal
 
 EXACTNESS = ("exact", "moment-matched", "quadrature", "first-order", "independent")
@@ -19,23 +19,23 @@ EXACTNESS = ("exact", "moment-matched", "quadrature", "first-order", "independen
 class Call:
     """One equation about to be evaluated on values of which at least one is uncertain."""
 
-    node: Node
+    equation: Equation
     walk: Any
     exactness: str = "exact"
     remark: str = ""
 
     @property
     def params(self) -> dict:
-        return self.node.eqn.params
+        return self.equation.params
 
     @property
     def name(self) -> str:
-        return self.node.name
+        return self.equation.name
 
     def bind(self, *operands: Any) -> Any:
         """The primitive on plain arrays."""
-        results = compat.bind(self.node.eqn, *operands)
-        return results if self.node.eqn.primitive.multiple_results else results[0]
+        results = compat.bind(self.equation.eqn, *operands)
+        return results if self.equation.eqn.primitive.multiple_results else results[0]
 
     def note(self, exactness: str, remark: str = "") -> None:
         """Note for the coverage table how exact this evaluation is."""

@@ -1,0 +1,53 @@
+"""Errors that suggest arguments, which a command line can write as its options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+__all__ = ["Remedy", "UsageError"]
+
+
+class Remedy(NamedTuple):
+    """An argument that would help.
+
+    Attributes:
+        argument: Name of the argument.
+        value: Value to give.
+        effect: What it does, as the rest of a sentence: "leaves out such rows".
+    """
+
+    argument: str
+    value: Any
+    effect: str
+
+
+class UsageError(ValueError):
+    """What was asked for cannot be done; the message says why, and which arguments would help.
+
+    Args:
+        message: Full sentences, without the arguments that would help.
+        remedies: Arguments that would help.
+
+    Example:
+        >>> str(UsageError("Column 'a' is empty.", Remedy("drop", ["a"], "leaves it out")))
+        "Column 'a' is empty. drop=['a'] leaves it out."
+    """
+
+    def __init__(self, message: str, *remedies: Remedy) -> None:
+        super().__init__(message)
+        self.message, self.remedies = message, remedies
+
+    def describe(self, spell: Callable[[Remedy], str]) -> str:
+        """Return the message and the remedies.
+
+        Args:
+            spell: Function that writes an argument with its value.
+        """
+        if not self.remedies:
+            return self.message
+        sentences = [f"{spell(remedy)} {remedy.effect}" for remedy in self.remedies]
+        return f"{self.message} {'; '.join(sentences)}."
+
+    def __str__(self) -> str:
+        return self.describe(lambda remedy: f"{remedy.argument}={remedy.value!r}")
