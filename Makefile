@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadgroup $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast slow-tests test-versions lint format docs clean
+.PHONY: help demo test test-fast test-versions lint format docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,11 +21,8 @@ demo: .venv/.installed ## secateur fit on a real table: train, prune, report (ab
 test: .venv/.installed-dev ## all tests
 	$(BIN)/python $(PYTEST)
 
-test-fast: .venv/.installed-dev ## the quickest tests of every kind, for daily work
-	$(BIN)/python $(PYTEST) -m "not slow"
-
-slow-tests: .venv/.installed-dev ## all tests, noting which are too slow for test-fast
-	$(BIN)/python $(PYTEST) --find-slow-tests
+test-fast: .venv/.installed-dev ## the quick tests of every kind, for daily work (a minute or so)
+	$(BIN)/python $(PYTEST) --fast --durations=10 --durations-min=2
 
 test-versions: ## all tests on every Python of VERSIONS ("3.11 3.12 3.13") that is here
 	@PYTEST='$(PYTEST)' .ci/test-versions $(VERSIONS)

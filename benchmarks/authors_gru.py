@@ -22,8 +22,8 @@ import optax
 from jax.scipy.special import digamma, gammaln
 
 from secateur import datasets
-from secateur.paper.setup import GRU_UNITS as UNITS
-from secateur.paper.setup import PAPER, SETS, SIGNALS
+from secateur.paper.protocol import GRU_UNITS as UNITS
+from secateur.paper.protocol import PAPER_RESULTS, PAPER_SETTINGS, SIGNALS
 
 GATES = ("update", "candidate")
 
@@ -94,21 +94,21 @@ def objective(moved: tuple, rows: jax.Array, targets: jax.Array, size: int, key:
 
 
 def complexity(means: dict, deviations: dict) -> jax.Array:
-    each = jax.tree.map(
+    by_leaf = jax.tree.map(
         lambda m, s: 0.5 * jnp.sum(s * s + m * m - 1 - 2 * jnp.log(s)), means, deviations
     )
-    return sum(jax.tree.leaves(each))
+    return sum(jax.tree.leaves(by_leaf))
 
 
 def train(rows: jax.Array, targets: jax.Array, key: jax.Array, *, epochs: int) -> tuple:
-    setup = SETS["sine"]
-    size, batch = len(targets), setup.batch_size
+    settings = PAPER_SETTINGS["sine"]
+    size, batch = len(targets), settings.batch_size
     first, second = jax.random.split(key)
     keys = dict(zip(shapes(), jax.random.split(first, len(shapes())), strict=True))
     means = {name: 0.01 * jax.random.normal(keys[name], s) for name, s in shapes().items()}
     free = {name: jnp.full(s, float(np.log(np.e - 1))) for name, s in shapes().items()}
     moved = (means, free, jnp.zeros(()), jnp.zeros(()))
-    adam = optax.adam(setup.rate, eps=1e-7)
+    adam = optax.adam(settings.rate, eps=1e-7)
 
     def step(state: tuple, drawn: tuple) -> tuple[tuple, None]:
         moved, memory = state
@@ -131,8 +131,8 @@ def free_energy(predict, moved: tuple, rows: jax.Array, targets: jax.Array, samp
     """At the best q(γ), with its standard error; mean over samples."""
     means, deviations = moved[0], jax.tree.map(jax.nn.softplus, moved[1])
     keys = jax.random.split(jax.random.key(1), samples)
-    found = jax.lax.map(lambda k: predict(means, deviations, rows, k), keys)
-    errors = jnp.sum(jnp.square(targets[None] - found), axis=(1, 2))
+    predictions = jax.lax.map(lambda k: predict(means, deviations, rows, k), keys)
+    errors = jnp.sum(jnp.square(targets[None] - predictions), axis=(1, 2))
     size, error = len(targets), jnp.mean(errors)
     shape, rate = 1 + size / 2, 1 + 0.5 * error
     surprise = 0.5 * (shape / rate * error + size * (jnp.log(2 * jnp.pi) - digamma(shape)))
@@ -143,7 +143,7 @@ def free_energy(predict, moved: tuple, rows: jax.Array, targets: jax.Array, samp
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=SETS["sine"].epochs)
+    parser.add_argument("--epochs", type=int, default=PAPER_SETTINGS["sine"].epochs)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     keys = jax.random.split(jax.random.key(0), options.seeds)
@@ -155,13 +155,13 @@ def main() -> None:
             rows, targets, keys
         )
         columns = [
-            [f"{v:.0f}±{e:.0f}" for v, e in zip(*found, strict=True)]
+            [f"{v:.0f}±{e:.0f}" for v, e in zip(*free_energies, strict=True)]
             for predict in (as_the_authors, as_it_should_be)
-            for found in [
+            for free_energies in [
                 jax.vmap(partial(free_energy, predict), (0, None, None))(runs, rows, targets)
             ]
         ]
-        paper = PAPER[name, "local"].start
+        paper = PAPER_RESULTS[name, "local"].start
         print(
             f"{name:8}  {paper:13.0f}   {', '.join(columns[0])}   {', '.join(columns[1])}",
             flush=True,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 
-BEGUN = time.perf_counter()
+START = time.perf_counter()
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
@@ -49,7 +49,7 @@ def main() -> None:
     print(pruned)
     print(pruned.table())
     print(
-        f"import {imported - BEGUN:.1f} s, fit {trained - imported:.1f} s, "
+        f"import {imported - START:.1f} s, fit {trained - imported:.1f} s, "
         f"prune {ended - trained:.1f} s; without the import {ended - imported:.1f} s"
     )
 

@@ -21,8 +21,9 @@ from pathlib import Path
 import numpy as np
 from scipy import special
 
-from secateur.exports.c import runtime
-from secateur.exports.device import cortex, host
+from secateur.exports.c.c_files import collect_functions, list_functions
+import c_host as host
+from secateur.exports.device import cortex
 from secateur.exports.device.emulator import Emulator
 
 
@@ -89,7 +90,7 @@ def library(case: Case, folder: Path, flags: tuple[str, ...]) -> host.Library:
     """The function for this computer; in a folder of its own, as libraries are loaded by path."""
     place = folder / ("plain" if not flags else flags[0].strip("-"))
     place.mkdir(exist_ok=True)
-    body = runtime.functions([case.name])
+    body = collect_functions([case.name])
     return host.build_library(
         [source(place, case.name, f"sc_{case.name}", body)], place, flags=flags
     )
@@ -146,7 +147,7 @@ def main() -> None:
                      for flags in {(), with_fma}]  # fmt: skip
             absolute, relative = map(max, zip(*found, strict=True))
             x = np.linspace(max(case.lowest, -6), min(case.highest, 6), 500, dtype=np.float32)
-            body = runtime.functions([case.name])
+            body = collect_functions([case.name])
             count, flash = instructions(folder, f"sc_{case.name}", body, x)
             beside = "| |"
             if case.newlib and cortex.available()[0] == "gcc":
@@ -162,7 +163,7 @@ def main() -> None:
         for name, truth in (("tanh_q15", np.tanh(every / 4096)),
                             ("sigmoid_q15", special.expit(every / 2048))):  # fmt: skip
             error = np.abs(getattr(runtime, name)(every) - 32768 * truth).max()
-            call = instructions(folder, f"sc_{name}", runtime.functions([name]), every[::64].copy())
+            call = instructions(folder, f"sc_{name}", collect_functions([name]), every[::64].copy())
             print(f"| {name} | all | {error:.2f} units | | {call[0]:.0f} | {call[1]} | | |")
 
 

@@ -27,14 +27,15 @@ import jax.numpy as jnp
 import numpy as np
 
 import secateur as sc
-from secateur.beliefs import mean
-from secateur.exports.c.writing import Source, write_c
-from secateur.exports.device import cortex, host
+from secateur.beliefs import mean_weights
+from secateur.exports.c.source_writer import Source, write_c
+import c_host as host
+from secateur.exports.device import cortex
 from secateur.exports.device.emulator import Emulator
-from secateur.exports.measuring import measure
-from secateur.exports.models import model_graph
+from secateur.exports.device.measurement import measure_source
+from secateur.exports.model_graph import make_model_graph
 from secateur.exports.onnx import write_onnx
-from secateur.exports.quantise import quantise
+from secateur.exports.quantisation import quantise_graph
 
 KEY = jax.random.key(0)
 REPEATS = 200_000
@@ -190,7 +191,7 @@ def gru_by_hand(params, scaling) -> Source:
 
 def on_device(source: Source, frames: np.ndarray, optimise: str) -> dict:
     """Flash, RAM and instructions of our own C."""
-    found = measure(source, frames, optimise=optimise)
+    found = measure_source(source, frames, optimise=optimise)
     return {
         "flash": found.flash_bytes, "ram": found.ram_bytes + source.state_bytes,
         "instructions": found.instructions, "outputs": found.outputs,
@@ -289,19 +290,19 @@ VARIANTS = {
 def compare(name: str, full, pruned, rows: np.ndarray, by_hand: Source) -> dict:
     small = sc.compact(pruned)
     rows = np.asarray(rows, np.float32)
-    dense = model_graph(full, rows)
+    dense = make_model_graph(full, rows)
     some = rows[:1, :32] if dense.by_frame else rows[:32]
     frames = some.reshape(-1, *dense.graph.inputs[0].shape)
     results = {"dense float loop": with_newlib(by_hand, frames)}
     gap = np.abs(results["dense float loop"]["outputs"] - dense.run(some).reshape(len(frames), -1))
     print(f"{name}: the dense loop by hand is within {gap.max():.1e} of the model")
-    wide = quantise(model_graph(full, rows, input_factors=False), "int8", most_noise=0)
+    wide = quantise_graph(make_model_graph(full, rows, input_factors=False), "int8", most_noise=0)
     integers = write_c(wide.graph, "net", straight=False)
     results["dense int8 loop"] = on_device(integers, frames, "speed")
     sources = {}
     for label, (mode, optimise) in VARIANTS.items():
-        model = model_graph(small, rows, input_factors=mode in (None, "weights16"))
-        steps = model.graph if mode is None else quantise(model, mode).graph
+        model = make_model_graph(small, rows, input_factors=mode in (None, "weights16"))
+        steps = model.graph if mode is None else quantise_graph(model, mode).graph
         sources[label] = write_c(steps, "net", optimise=optimise)
         results[label] = on_device(sources[label], frames, optimise)
         results[label]["style"] = sources[label].style

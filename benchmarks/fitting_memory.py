@@ -88,7 +88,7 @@ def stream(total: int) -> dict:
     early: list[float] = []
     seen = 0
 
-    def watch(report):
+    def watch(update):
         nonlocal seen
         seen += 1
         if not early and seen * 16_384 > total / 10:
@@ -115,14 +115,14 @@ def main() -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        found = powerplant() if options.one == "powerplant" else stream(options.rows)
-        print(json.dumps(found))
+        result = powerplant() if options.one == "powerplant" else stream(options.rows)
+        print(json.dumps(result))
         return
     results = {}
     for name in ("powerplant", "stream"):
         command = [sys.executable, __file__, "--one", name, "--rows", str(options.rows)]
-        made = subprocess.run(command, capture_output=True, text=True, check=True)
-        results[name] = json.loads(made.stdout.splitlines()[-1])
+        process = subprocess.run(command, capture_output=True, text=True, check=True)
+        results[name] = json.loads(process.stdout.splitlines()[-1])
         print(name, *(f"{k} {v:.6g}" for k, v in results[name].items()), sep="\n    ", flush=True)
     if options.json:
         with open(options.json, "w") as file:

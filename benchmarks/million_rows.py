@@ -42,15 +42,15 @@ def write_table(path: Path, rows: int, columns: int) -> None:
         part.to_csv(path, mode="a", header=not start, index=False, float_format="%.6g")
 
 
-def measured(rows: int, columns: int, epochs: int) -> dict:
+def measure(rows: int, columns: int, epochs: int) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         table, out = Path(folder, "table.csv"), Path(folder, "run")
         write_table(table, rows, columns)
         program = "from secateur.cli import main; main()"
         options = ["--target", "y", "--epochs", str(epochs), "--out", str(out)]
-        begun = time.monotonic()
+        start = time.monotonic()
         subprocess.run([sys.executable, "-c", program, "fit", str(table), *options], check=True)
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - start
         record = json.loads((out / "run.json").read_text())
         # Only the one child was waited for, so the largest of all children is its peak.
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
@@ -73,13 +73,13 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=20)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    found = measured(given.rows, given.columns, given.epochs)
-    print(json.dumps(found, indent=1))
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
-    if found["peak_gigabytes"] >= LIMIT_GIGABYTES:
-        sys.exit(f"peak memory is {found['peak_gigabytes']} GB, not under {LIMIT_GIGABYTES:g} GB")
+    options = parser.parse_args()
+    result = measure(options.rows, options.columns, options.epochs)
+    print(json.dumps(result, indent=1))
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    if result["peak_gigabytes"] >= LIMIT_GIGABYTES:
+        sys.exit(f"peak memory is {result['peak_gigabytes']} GB, not under {LIMIT_GIGABYTES:g} GB")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from jax.scipy.special import digamma, gammaln
 
 from secateur import datasets
 from secateur.networks import Dense
-from secateur.paper.setup import PAPER, SETS, UNITS
+from secateur.paper.protocol import PAPER_RESULTS, PAPER_SETTINGS, UNITS
 
 NAME = "boston"
 POSITIVE = {"logarithms": (jnp.exp, 0.0), "softplus": (jax.nn.softplus, float(np.log(np.e - 1)))}
@@ -46,7 +46,7 @@ def complexity(mean: Array, deviation: Array) -> Array:
 
 def train(weights: str, noise: str, network, x: Array, y: Array, key: Array) -> tuple:
     """Return means and deviations of the weights, and E[γ]."""
-    setup, (size, _) = SETS[NAME], x.shape
+    settings, (size, _) = PAPER_SETTINGS[NAME], x.shape
     of_weights, start_weights = POSITIVE[weights]
     of_noise, start_noise = POSITIVE[noise]
     first, second = jax.random.split(key)
@@ -60,7 +60,7 @@ def train(weights: str, noise: str, network, x: Array, y: Array, key: Array) -> 
         kl = complexity(mean, deviation) + noise_complexity(shape, rate)
         return kl / size + surprise(error, len(places), shape, rate) / len(places)
 
-    adam = optax.adam(setup.rate, eps=1e-7)
+    adam = optax.adam(settings.rate, eps=1e-7)
 
     def step(state: tuple, drawn: tuple) -> tuple[tuple, None]:
         update, memory = adam.update(jax.grad(objective)(state[0], *drawn), state[1])
@@ -68,15 +68,15 @@ def train(weights: str, noise: str, network, x: Array, y: Array, key: Array) -> 
 
     def epoch(state: tuple, key: Array) -> tuple[tuple, None]:
         shuffle, draws = jax.random.split(key)
-        batches = size // setup.batch_size
-        order = jax.random.permutation(shuffle, size)[: batches * setup.batch_size]
-        batched = order.reshape(batches, setup.batch_size)
+        batches = size // settings.batch_size
+        order = jax.random.permutation(shuffle, size)[: batches * settings.batch_size]
+        batched = order.reshape(batches, settings.batch_size)
         return jax.lax.scan(step, state, (batched, jax.random.split(draws, batches)))
 
     mean = 0.01 * jax.random.normal(first, flat.shape)
     gamma = [jnp.asarray(start_noise)] * 2
     moved = (mean, jnp.full(flat.shape, start_weights), *gamma)
-    keys = jax.random.split(second, setup.epochs)
+    keys = jax.random.split(second, settings.epochs)
     (mean, free, *gamma), _ = jax.lax.scan(epoch, (moved, adam.init(moved)), keys)[0]
     shape, rate = map(of_noise, gamma)
     return mean, of_weights(free), shape / rate
@@ -100,16 +100,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     keys = jax.random.split(jax.random.key(0), parser.parse_args().seeds)
-    data, paper = datasets.load(NAME), PAPER[NAME, "global"]
+    data, paper = datasets.load(NAME), PAPER_RESULTS[NAME, "global"]
     x = jnp.asarray((data.x - data.x.mean(axis=0)) / data.x.std(axis=0), jnp.float32)
     y = jnp.asarray(data.y, jnp.float32)
     network = Dense(x.shape[1], (UNITS,))
     print(f"paper: {paper.start:.0f} → {paper.one:.0f} ({paper.one_pruned:.0f} % cut)")
     for weights in POSITIVE:
         for noise in POSITIVE:
-            each = jax.jit(jax.vmap(partial(train, weights, noise, network, x, y)))(keys)
+            runs = jax.jit(jax.vmap(partial(train, weights, noise, network, x, y)))(keys)
             print(f"weights in {weights}, noise in {noise}:")
-            for mean, deviation, precision in zip(*each, strict=True):
+            for mean, deviation, precision in zip(*runs, strict=True):
                 keep = jnp.log(deviation) + 0.5 * jnp.square(mean / deviation) > 0  # BMR
                 full = free_energy(network, x, y, mean, deviation)
                 cut = free_energy(network, x, y, mean * keep, deviation * keep)

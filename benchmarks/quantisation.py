@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 import secateur as sc
-from secateur.exports.quantise import MODES
+from secateur.exports.quantisation import MODES
 
 
 def data_of(name: str) -> tuple:

@@ -18,14 +18,13 @@ from typing import Any
 
 import jax
 
-from secateur import BayesianModel, datasets
-from secateur.fitting.fit import fit_many
+from secateur import BayesianModel, datasets, fit_many
 from secateur.networks import Gru
-from secateur.paper.setup import GRU_UNITS, SIGNALS, recipes
-from secateur.propagation import loops, univariate
+from secateur.paper.protocol import GRU_UNITS, SIGNALS, make_recipes
+from secateur.propagation import uncertain_loops, univariate
 
 WITHOUT = {
-    "local": (loops, "_DRAWN_BEFORE", 0),
+    "local": (uncertain_loops, "_DRAWN_BEFORE", 0),
     "independent": (univariate, "_LOGISTIC", {}),
     "moments": (univariate, "_LOGISTIC", {}),
 }
@@ -49,15 +48,15 @@ def per_step(inference: str, epochs: int, seeds: int) -> float:
     data = [datasets.load(name) for name in SIGNALS for _ in range(seeds)]
     network = Gru(data[0].x.shape[-1], GRU_UNITS)
     model = BayesianModel(network, network.init(jax.random.key(0)), inference=inference)
-    recipe = recipes("sine", "paper")["paper"]
+    recipe = make_recipes("sine", "paper")["paper"]
     keys = list(jax.random.split(jax.random.key(0), len(data)))
     steps = -(-len(data[0].y) // recipe.batch_size)
 
     def seconds(epochs: int) -> float:
-        begun = time.process_time()
+        start = time.process_time()
         pairs = [(d.x, d.y) for d in data]
         fit_many(model, pairs, keys=keys, recipe=recipe, epochs=epochs, progress=False)
-        return time.process_time() - begun
+        return time.process_time() - start
 
     seconds(1)  # compiles
     short, long = seconds(epochs // 3), seconds(epochs)

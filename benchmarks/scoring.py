@@ -21,14 +21,14 @@ import jax.numpy as jnp
 import secateur as sc
 
 
-def timed(function, *arguments, repeats: int) -> list[float]:
+def measure_seconds(function, *arguments, repeats: int) -> list[float]:
     """Seconds of each call, after one that compiles."""
     jax.block_until_ready(function(*arguments))
     seconds = []
     for _ in range(repeats):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         jax.block_until_ready(function(*arguments))
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - start)
     return seconds
 
 
@@ -55,8 +55,8 @@ def main() -> None:
     for _ in range(3):  # in turns, so that both meet the same machine
         both.append(
             (
-                statistics.median(timed(copy, posterior, zero, repeats=options.repeats)),
-                statistics.median(timed(score, posterior, repeats=options.repeats)),
+                statistics.median(measure_seconds(copy, posterior, zero, repeats=options.repeats)),
+                statistics.median(measure_seconds(score, posterior, repeats=options.repeats)),
             )
         )
     copying, scoring = (statistics.median(column) for column in zip(*both, strict=True))

@@ -1,6 +1,7 @@
 """Microseconds per training step: secateur, its peers, and the bare matrix products of a step.
 
     python benchmarks/training.py [--cases abcd] [--rounds 3] [--json FILE] [--plot FILE]
+    python benchmarks/training.py --against CHECKOUT [--cases abcd] [--rounds 7] [--json FILE]
 
 Same network, batch, number of steps and data for all, everything warm. Each measurement is a
 process of its own; rounds go through all contestants in turn, so that a busy minute hits everyone,
@@ -10,15 +11,22 @@ that are not installed are left out.
 The floor of an algorithm is what no implementation can leave out: the matrix products of a step and
 of its gradient, in the same kind of compiled loop. `global` has them once; `local` and `moments`
 for means and for variances.
+
+With --against, secateur alone is compared with another checkout of it, which has its own
+environment in CHECKOUT/.venv: time per step, time of the first call (which compiles) and peak
+memory, as the ratio of this checkout to the other one. Measurements of both take turns, and the
+first of each pair changes from round to round.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,6 +38,7 @@ ALGORITHMS = ("moments", "local", "global")
 FLOORS = {"floor, once": 1, "floor, means and variances": 2}
 STEPS = {"a": 4000, "b": 4000, "c": 500, "d": 160}
 REPEATS = 5
+HERE = Path(__file__).parent
 
 
 def network(case: Case) -> tuple[Callable, list]:
@@ -98,10 +107,10 @@ def secateur(case: Case, algorithm: str, steps: int) -> Callable[[], object]:
     import jax
 
     import secateur as sc
-    from secateur.fitting import RECIPES, program
-    from secateur.fitting.sources import Arrays
-    from secateur.fitting.trainer import Trainer
-    from secateur.fitting.weights import Weights, flat_priors, lay_out
+    from secateur.training import program
+    from secateur.training.recipe import RECIPES, Training
+    from secateur.training.sources import Arrays
+    from secateur.training.trainer import Trainer
 
     f, params = network(case)
     likelihood = sc.GaussianLikelihood(precision=NOISE**-2)
@@ -109,13 +118,11 @@ def secateur(case: Case, algorithm: str, steps: int) -> Callable[[], object]:
         likelihood = sc.CategoricalLikelihood()
     model = sc.BayesianModel(f, params, likelihood=likelihood, inference=algorithm)
     beliefs = sc.believe(params, variance=0.01)
-    layout, flat, certain = lay_out(beliefs)
-    recipe = replace(RECIPES["default"], batch_size=case.batch)
-    trainer = Trainer(model, Arrays([case.data()]), layout, certain, recipe)
-    priors = flat_priors(layout, sc.priors(beliefs, sc.Normal(0.0, 1.0)))
-    alive = tuple(q.variance > 0 for q in flat)
-    state = trainer.start(Weights.of(flat), alive, priors, jax.random.key(0))
-    plan = trainer._plan(trainer.timetable())
+    priors = sc.priors(beliefs, sc.Normal(0.0, 1.0))
+    training = Training(replace(RECIPES["default"], batch_size=case.batch))
+    trainer = Trainer(model, Arrays([case.data()]), [beliefs], [priors], training)
+    state = trainer.restart(trainer.start([jax.random.key(0)]))
+    schedule = trainer._make_schedule(trainer.plan_training())
     epochs = max(1, round(steps / trainer.steps))
 
     def run():
@@ -124,7 +131,7 @@ def secateur(case: Case, algorithm: str, steps: int) -> Callable[[], object]:
         while done < epochs:
             count = min(program.CALL_LENGTH, epochs - done)
             state, records = program.train(
-                trainer.settings, state, trainer.fixed, trainer._data, plan, count
+                trainer.spec, state, trainer.constants, trainer._data, schedule, count
             )
             done += count
         jax.block_until_ready(records)
@@ -136,13 +143,11 @@ def measure(name: str, letter: str, steps: int) -> dict:
     """Microseconds per step of one contestant, in this process."""
     case = CASES[letter]
     if name in FLOORS:
-        run, exact = floor(case, FLOORS[name], steps), len(case.data()[0]) // case.batch
+        run, steps_per_pass = floor(case, FLOORS[name], steps), case.rows // case.batch
     else:
-        run, exact = (
-            secateur(case, name.removeprefix("secateur "), steps),
-            -(-case.rows // case.batch),
-        )
-    made = max(1, round(steps / exact)) * exact
+        run = secateur(case, name.removeprefix("secateur "), steps)
+        steps_per_pass = -(-case.rows // case.batch)
+    exact_steps = max(1, round(steps / steps_per_pass)) * steps_per_pass
     start = time.perf_counter()
     run()
     first = time.perf_counter() - start
@@ -150,23 +155,87 @@ def measure(name: str, letter: str, steps: int) -> dict:
     for _ in range(REPEATS):
         start = time.perf_counter()
         run()
-        times.append((time.perf_counter() - start) / made * 1e6)
+        times.append((time.perf_counter() - start) / exact_steps * 1e6)
     return {"microseconds_per_step": statistics.median(times), "first_call_seconds": first}
 
 
-def contest(name: str, letter: str, steps: int, peers: list[str]) -> dict:
-    """One measurement in a process of its own."""
-    here = Path(__file__).parent
+def measure_in_process(
+    name: str,
+    letter: str,
+    steps: int,
+    peers: list[str],
+    *,
+    python: str = sys.executable,
+    folder: Path = HERE,
+) -> dict:
+    """One measurement in a process of its own, with that process's peak memory."""
     if name in peers:
         command = ["training_peers.py", "--peer", name, "--case", letter, "--steps", str(steps)]
     else:
         command = ["training.py", "--one", name, "--cases", letter, "--steps", str(steps)]
-    result = subprocess.run(
-        [sys.executable, str(here / command[0]), *command[1:]], capture_output=True, text=True
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        words = [python, str(folder / command[0]), *command[1:]]
+        process = subprocess.Popen(words, stdout=out, stderr=err)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        err.seek(0)
+        if process.returncode:
+            return {"microseconds_per_step": None, "reason": err.read().strip()[-300:]}
+        result = json.loads(out.read().splitlines()[-1])
+    return result | {"peak_megabytes": usage.ru_maxrss / 1024}
+
+
+def compare(checkout: Path, letters: str, rounds: int, path: str) -> None:
+    """Print the ratios of this checkout to another one; write all measurements to a file."""
+    environments = {
+        "new": {"python": sys.executable, "folder": HERE},
+        "old": {
+            "python": str(checkout / ".venv" / "bin" / "python"),
+            "folder": checkout / "benchmarks",
+        },
+    }
+    print("time per step: median of the ratios new/old of each round (lowest … highest);")
+    print("first call and memory: ratio of the medians\n")
+    headings = ("old µs", "new µs", "ratio", "range", "first call", "memory")
+    print(f"{'case, algorithm':18s}{''.join(f'{h:>16s}' for h in headings)}", flush=True)
+    measurements = []
+    for letter in letters:
+        for algorithm in ALGORITHMS:
+            results: dict[str, list[dict]] = {which: [] for which in environments}
+            for number in range(rounds):
+                order = list(environments) if number % 2 else list(reversed(environments))
+                for which in order:
+                    name, steps = f"secateur {algorithm}", STEPS[letter]
+                    result = measure_in_process(name, letter, steps, [], **environments[which])
+                    measurements.append(
+                        {"case": letter, "algorithm": algorithm, "which": which, **result}
+                    )
+                    if result["microseconds_per_step"] is None:
+                        sys.exit(f"{which}, case {letter}, {algorithm}: {result['reason']}")
+                    results[which].append(result)
+            print(f"({letter}) {algorithm:14s}{compare_results(**results)}", flush=True)
+            Path(path).write_text(json.dumps({"comparison": measurements}, indent=1))
+
+
+def compare_results(new: list[dict], old: list[dict]) -> str:
+    def values(results: list[dict], key: str) -> list[float]:
+        return [result[key] for result in results]
+
+    def ratio_of_medians(key: str) -> float:
+        return statistics.median(values(new, key)) / statistics.median(values(old, key))
+
+    key = "microseconds_per_step"
+    ratios = [n / o for n, o in zip(values(new, key), values(old, key), strict=True)]
+    numbers = (
+        f"{statistics.median(values(old, key)):.1f}",
+        f"{statistics.median(values(new, key)):.1f}",
+        f"{statistics.median(ratios):.3f}",
+        f"{min(ratios):.2f} … {max(ratios):.2f}",
+        f"{ratio_of_medians('first_call_seconds'):.2f}",
+        f"{ratio_of_medians('peak_megabytes'):.3f}",
     )
-    if result.returncode:
-        return {"microseconds_per_step": None, "reason": result.stderr.strip()[-300:]}
-    return json.loads(result.stdout.splitlines()[-1])
+    return "".join(f"{number:>16s}" for number in numbers)
 
 
 def table(letter: str, medians: dict[str, float | None]) -> str:
@@ -205,7 +274,8 @@ def plot(results: dict[str, dict[str, float | None]], path: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", default="abcd")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, help="by default 3, and 7 with --against")
+    parser.add_argument("--against", type=Path, help="another checkout, with its .venv")
     parser.add_argument("--json", default="training.json")
     parser.add_argument("--plot", default="training.png")
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -214,20 +284,23 @@ def main() -> None:
     if options.one:
         print(json.dumps(measure(options.one, options.cases, options.steps)))
         return
-    peers = [name for name, found in installed_peers().items() if found]
+    if options.against:
+        compare(options.against, options.cases, options.rounds or 7, options.json)
+        return
+    peers = [name for name, version in installed_peers().items() if version]
     names = [*FLOORS, *(f"secateur {a}" for a in ALGORITHMS), *peers]
     results: dict[str, dict[str, float | None]] = {}
     details = []
     for letter in options.cases:
-        found: dict[str, list[float]] = {name: [] for name in names}
-        for round_ in range(options.rounds):
+        times: dict[str, list[float]] = {name: [] for name in names}
+        for number in range(options.rounds or 3):
             for name in names:
-                print(f"\rcase {letter}, round {round_ + 1}: {name:32s}", end="", file=sys.stderr)
-                one = contest(name, letter, STEPS[letter], peers)
-                details.append({"case": letter, "name": name, **one})
-                if one["microseconds_per_step"] is not None:
-                    found[name].append(one["microseconds_per_step"])
-        results[letter] = {n: statistics.median(v) if v else None for n, v in found.items()}
+                print(f"\rcase {letter}, round {number + 1}: {name:32s}", end="", file=sys.stderr)
+                result = measure_in_process(name, letter, STEPS[letter], peers)
+                details.append({"case": letter, "name": name, **result})
+                if result["microseconds_per_step"] is not None:
+                    times[name].append(result["microseconds_per_step"])
+        results[letter] = {n: statistics.median(v) if v else None for n, v in times.items()}
         print(table(letter, results[letter]), flush=True)
         summary = {"median_microseconds_per_step": results, "measurements": details}
         Path(options.json).write_text(json.dumps(summary, indent=1))

@@ -1,4 +1,4 @@
-"""New data arrive, old data are gone: yesterday's posterior is today's prior.
+"""New data arrive and old data are gone: the posterior of each batch is the prior of the next.
 
     python examples/streaming_update.py [--quick]
 
@@ -17,8 +17,8 @@ BATCHES, EPOCHS = (3, 5) if "--quick" in sys.argv else (6, 300)
 rng = np.random.default_rng(0)
 
 
-def arriving(batch):
-    """One batch of 100 readings."""
+def read_batch(batch):
+    """Return one batch of 100 readings."""
     x = rng.uniform(-2, 2, size=(100, 6))
     y = np.abs(x[:, :1]) + 0.5 * x[:, 1:2] + 0.1 * rng.normal(size=(100, 1))
     if batch >= BATCHES // 2:
@@ -30,13 +30,13 @@ network = sc.networks.Dense(6, hidden=(20,))
 model = sc.BayesianModel(network, network.init(jax.random.key(0)))
 current = None
 for batch in range(BATCHES):
-    data = arriving(batch)
+    x, y = data = read_batch(batch)
     fit_key, prune_key = jax.random.split(jax.random.key(batch))
     surprise = np.nan
     if current is None:
         current = sc.fit(model, data, key=fit_key, epochs=EPOCHS)
     else:
-        surprise = -float(np.mean(current.log_density(*data)))  # before learning from it
+        surprise = -float(np.mean(current.predict(x).log_density(y)))  # before learning from it
         # Below 1, old beliefs fade: the world may change.
         current = sc.update(current, data, key=fit_key, trust=0.5, epochs=EPOCHS)
     # Weights that the new data ask for come back; the old rows are not needed for that.

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from .tools import STRICT, DeviceError, Run, executable, folders_of, run_tool
+from secateur.exports.device.toolchain import (
+    STRICT,
+    CallResult,
+    DeviceError,
+    executable,
+    folders_of,
+    run_tool,
+)
 
 __all__ = ["Library", "build_library", "build_sanitized", "compile_object", "find", "run_sanitized",
            "undefined_symbols"]  # fmt: skip
@@ -60,7 +67,7 @@ class Library:
         self.path = Path(path)
         self._library = ctypes.CDLL(str(self.path.resolve()))
 
-    def call(self, symbol: str, *arguments: np.ndarray | int) -> Run:
+    def call(self, symbol: str, *arguments: np.ndarray | int) -> CallResult:
         """Call a function with pointers to the arrays, which it may change.
 
         Args:
@@ -72,7 +79,7 @@ class Library:
         except AttributeError as error:
             raise DeviceError(f"{self.path.name} has no function {symbol!r}") from error
         function.restype = ctypes.c_int
-        return Run(returned=function(*map(_passed, arguments)))
+        return CallResult(returned=function(*map(_passed, arguments)))
 
 
 def build_sanitized(

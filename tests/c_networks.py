@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from secateur.exports.c.writing import write_c
-from secateur.exports.device import host
-from secateur.exports.lowering import lower
-from secateur.exports.simplify import simplify
+import c_host as host
+from secateur.exports.c.source_writer import write_c
+from secateur.exports.lowering import lower_function
+from secateur.exports.simplification import simplify_graph
 
 # Straight-line code, and loops with their two ways to store weights.
 STYLES = {
@@ -20,7 +20,9 @@ STYLES = {
 
 def steps(f, shape, **options):
     """The graph of a function of one row."""
-    return simplify(lower(f, jax.ShapeDtypeStruct((1, *shape), jnp.float64), **options))
+    return simplify_graph(
+        lower_function(f, jax.ShapeDtypeStruct((1, *shape), jnp.float64), **options)
+    )
 
 
 def written(folder, graph, name, **options):

@@ -45,18 +45,24 @@ def run_bound(monkeypatch: Any) -> None:
     """Let `fit` and `prune` compile as users do, for a test that trains longer than it compiles."""
     import jax
 
-    from secateur.fitting import program
+    from secateur.training import evaluation, program, trainer
 
     options = {"xla_backend_optimization_level": 3}
     if NO_FUSION_EMITTERS in os.environ["XLA_FLAGS"]:
         options["xla_cpu_use_fusion_emitters"] = True
-    static = {
-        "train": {"static_argnames": ("settings",), "donate_argnames": ("state",)},
-        "evaluate": {"static_argnames": ("settings", "samples")},
-    }
-    for name, arguments in static.items():
-        function = getattr(program, name).__wrapped__
-        monkeypatch.setattr(program, name, jax.jit(function, compiler_options=options, **arguments))
+    train = jax.jit(
+        program.train.__wrapped__,
+        compiler_options=options,
+        static_argnames=("spec",),
+        donate_argnames=("state",),
+    )
+    evaluate = jax.jit(
+        evaluation.evaluate.__wrapped__,
+        compiler_options=options,
+        static_argnames=("spec", "samples"),
+    )
+    monkeypatch.setattr(program, "train", train)
+    monkeypatch.setattr(trainer, "evaluate", evaluate)
 
 
 @contextlib.contextmanager

@@ -7,14 +7,23 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["KERAS_BACKEND"] = "jax"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+# The user's settings of JAX, and of a terminal that tests do not have. Tests of their effect set
+# them. Locale and time zone stay as they are: nothing may depend on them.
+for name in list(os.environ):
+    if name.startswith(
+        ("JAX_COMPILATION_CACHE", "JAX_PERSISTENT_CACHE", "JAX_ENABLE", "JAX_NUMPY")
+    ):
+        del os.environ[name]
+for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):
+    os.environ.pop(name, None)
+
 from compiling import compile_quickly  # imports nothing that reads them
 
 compile_quickly()
 
 # ruff: noqa: E402
 import gc
-from collections import Counter
-from pathlib import Path
+from collections import defaultdict
 
 import jax
 import pytest
@@ -23,42 +32,31 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_enable_compilation_cache", False)
 
-# `make test-fast` leaves out the tests of this list, beside those marked slow. `make slow-tests`
-# measures all tests and writes it: all but the quickest, which together take a minute on two cores.
-SLOW_TESTS = Path(__file__).parent / "slow_tests.txt"
-FAST_SECONDS = 120
-durations = Counter()
-
-
-def name_of(nodeid):
-    """A test's name, without what xdist adds to it."""
-    return nodeid.split("@")[0]
+# Of a parametrised test, `make test-fast` runs this many cases, spread over all of them.
+FAST_CASES = 3
 
 
 def pytest_addoption(parser):
-    parser.addoption("--find-slow-tests", action="store_true", help=f"write {SLOW_TESTS.name}")
+    parser.addoption(
+        "--fast",
+        action="store_true",
+        help=f"leave out tests marked slow, and all but {FAST_CASES} cases of each other test",
+    )
 
 
-def pytest_collection_modifyitems(items):
-    listed = set(SLOW_TESTS.read_text().splitlines()) if SLOW_TESTS.exists() else set()
-    for item in items:
-        if name_of(item.nodeid) in listed:
-            item.add_marker(pytest.mark.slow)
-
-
-def pytest_runtest_logreport(report):
-    durations[name_of(report.nodeid)] += report.duration
-
-
-def pytest_sessionfinish(session):
-    if not session.config.option.find_slow_tests or hasattr(session.config, "workerinput"):
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--fast"):
         return
-    left, slow = FAST_SECONDS, []
-    for name, seconds in sorted(durations.items(), key=lambda pair: pair[1]):
-        left -= seconds
-        if left < 0:
-            slow.append(name)
-    SLOW_TESTS.write_text("\n".join(sorted(slow)) + "\n")
+    cases = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("slow") is None:
+            cases[item.nodeid.partition("[")[0]].append(item)
+    kept = set()
+    for group in cases.values():
+        step = max(1, -(-len(group) // FAST_CASES))
+        kept.update(group[::step])
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 # Every compiled program takes about five memory maps of the 65 530 that Linux gives a process;
@@ -83,6 +81,19 @@ def memory_maps():
         return 0
 
 
+@pytest.fixture(scope="session")
+def compilation_cache(tmp_path_factory):
+    """Environment of processes that keep compiled programs in one folder of this session."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # the same for all workers
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+
 @pytest.fixture
 def offline(monkeypatch, tmp_path):
     """No network, no pip, no SECATEUR_DATA, and an empty cache of data sets, which is returned."""
@@ -93,5 +104,5 @@ def offline(monkeypatch, tmp_path):
     monkeypatch.delenv("SECATEUR_DATA", raising=False)
     monkeypatch.setattr("platformdirs.user_cache_path", lambda name: tmp_path / "cache" / name)
     monkeypatch.setattr("urllib.request.urlopen", refuse)
-    monkeypatch.setattr("secateur.datasets.downloading.subprocess.run", refuse)
+    monkeypatch.setattr("subprocess.run", refuse)
     return tmp_path / "cache" / "secateur" / "datasets"

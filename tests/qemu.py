@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from . import cortex
-from .tools import DeviceError, executable
+from secateur.exports.device import cortex
+from secateur.exports.device.toolchain import DeviceError, executable
 
 __all__ = ["Outcome", "build", "find", "run"]
 

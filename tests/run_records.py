@@ -20,9 +20,9 @@ INPUTS = [
 CLASSES = ["no", BREAKOUT, "perhaps"]
 
 
-class Run(NamedTuple):
-    fitted: sc.Fitted
-    pruned: sc.Pruned
+class Models(NamedTuple):
+    fitted: sc.Trained
+    pruned: sc.Trained
     held_out: tuple
     task: str
     targets: list
@@ -73,4 +73,4 @@ def run(task):
     data, held_out = (x[:120], y[:120]), (x[120:], y[120:])
     fitted = sc.fit(model, data, key=jax.random.key(1), epochs=400, progress=False)
     pruned = sc.prune(fitted, data, key=jax.random.key(2), epochs=100, progress=False)
-    return Run(fitted, pruned, held_out, task, targets)
+    return Models(fitted, pruned, held_out, task, targets)

@@ -294,7 +294,7 @@ def find_flags():
     """The options of all commands, by asking the command line itself."""
     import typer.main
 
-    from secateur.cli.app import app
+    from secateur.cli.application import app
 
     commands = [typer.main.get_command(app)]
     flags = set()

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from scipy import special
 
-from secateur.exports.c import runtime
-from secateur.exports.device import cortex, emulator, host
-from secateur.exports.integers import INTEGER
+import c_host as host
+from secateur.exports import integers
+from secateur.exports.c.c_files import collect_functions, list_functions
+from secateur.exports.device import cortex, emulator
 
+QUANTISE, LOOKUP = (integers.INTEGER_FUNCTIONS[name] for name in ("quantise", "lookup"))
 HAS_CC = any(map(shutil.which, ("gcc", "cc", "clang")))
 needs_cc = pytest.mark.skipif(not HAS_CC, reason="no C compiler")
 
@@ -107,8 +109,8 @@ def folder(tmp_path_factory):
     heads = "".join(f"{line};\n" for line in bodies.splitlines() if line.startswith("void "))
     (folder / "all.h").write_text(f"#include <stdint.h>\n{heads}")
     # Products with weights are tested with networks (test_export_c.py).
-    names = [name for name in runtime.names() if not name.startswith("sparse")]
-    (folder / "all.c").write_text(f'#include "all.h"\n\n{runtime.functions(names)}\n{bodies}')
+    names = [name for name in list_functions() if not name.startswith("sparse")]
+    (folder / "all.c").write_text(f'#include "all.h"\n\n{collect_functions(names)}\n{bodies}')
     return folder
 
 
@@ -142,7 +144,7 @@ def apply(library, name, x):
 
 
 def stated_error(name, kind="absolute|relative"):
-    text = runtime.functions([name])
+    text = collect_functions([name])
     comment = text[: text.rindex(f" sc_{name}(float")].rsplit("/*", 1)[1]
     return float(re.search(rf"(?:{kind}) error < ([0-9.e-]+)", comment)[1])
 
@@ -217,7 +219,7 @@ def requantise_cases():
     ends = [-(2**31), 2**31 - 1, -1, 0, 1]
     x = np.concatenate([rng.integers(-(2**31), 2**31, 500), rng.integers(-300, 300, 500), ends])
     for scale in (0.75, 1e-3, 3.7e-7, 1.0, 5.5, 2.0**-40):
-        yield x.astype(np.int32), *runtime.multiplier_and_shift(scale), scale
+        yield x.astype(np.int32), *integers.multiplier_and_shift(scale), scale
 
 
 def test_requantising_to_the_bit(library):
@@ -227,7 +229,7 @@ def test_requantising_to_the_bit(library):
             how = np.array([multiplier, shift, lowest, highest, x.size], np.int32)
             library.call("run_requantise", x, y, how)
             np.testing.assert_array_equal(
-                y, runtime.requantise(x, multiplier, shift, lowest, highest)
+                y, integers.requantise(x, multiplier, shift, lowest, highest)
             )
             exact = np.clip(x * scale, lowest, highest)
             assert np.abs(y - exact).max() <= 0.5 + 2**31 * scale * 2**-31
@@ -245,24 +247,24 @@ def test_integer_functions_to_the_bit_for_every_argument(library):
     x = np.arange(-32768, 32768).astype(np.int16)
     t, s = np.empty_like(x), np.empty_like(x)
     library.call("run_q15", x, t, s, count)
-    np.testing.assert_array_equal(t, runtime.tanh_q15(x))
-    np.testing.assert_array_equal(s, runtime.sigmoid_q15(x))
+    np.testing.assert_array_equal(t, integers.tanh_q15(x))
+    np.testing.assert_array_equal(s, integers.sigmoid_q15(x))
     assert np.abs(t - 32768 * np.tanh(x / 4096)).max() < 1.2
     assert np.abs(s - 32768 * special.expit(x / 2048)).max() < 1.1
     assert np.diff(t.astype(int)).min() >= -1
     wide = np.linspace(-70000, 70000, 65536).astype(np.int32)
     small, large = np.empty(65536, np.int8), np.empty(65536, np.int16)
     library.call("run_clamp", wide, small, large, count)
-    np.testing.assert_array_equal(small, runtime.clamp(wide, -128, 127))
-    np.testing.assert_array_equal(large, runtime.clamp(wide, -32768, 32767))
+    np.testing.assert_array_equal(small, integers.clamp(wide, -128, 127))
+    np.testing.assert_array_equal(large, integers.clamp(wide, -32768, 32767))
 
 
 def test_tables_of_int8(library):
-    table = runtime.table_int8(np.tanh, input_scale=1 / 32, output_scale=1 / 128, input_zero=3)
+    table = integers.table_int8(np.tanh, input_scale=1 / 32, output_scale=1 / 128, input_zero=3)
     x = np.arange(-128, 128).astype(np.int8)
     y = np.empty_like(x)
     library.call("run_lookup", table, x, y, np.array([256], np.int32))
-    np.testing.assert_array_equal(y, runtime.lookup_int8(table, x))
+    np.testing.assert_array_equal(y, integers.lookup_int8(table, x))
     assert np.abs(y / 128 - np.tanh((x.astype(int) - 3) / 32)).max() <= 1 / 128
 
 
@@ -273,7 +275,9 @@ def test_quantise_is_to_the_bit_what_python_does(library):
     x = np.concatenate([halves, floats_between(-200, 200, 5000), wild])
     y, how = np.zeros(x.size, np.int32), np.array([1.0, -128, 127], np.float32)
     library.call("run_quantise", x, y, how, np.array([x.size], np.int32))
-    np.testing.assert_array_equal(y, INTEGER["quantise"](x, inverse=1.0, low=-128, high=127))
+    np.testing.assert_array_equal(
+        y, integers.INTEGER_FUNCTIONS["quantise"](x, inverse=1.0, low=-128, high=127)
+    )
     nearest = np.sign(halves) * np.floor(np.abs(halves) + 0.5)
     np.testing.assert_array_equal(y[: halves.size], np.clip(nearest, -128, 127))
     assert y[-wild.size :].tolist() == [-128, 127, -128, 127, -128, 0, 0]
@@ -286,7 +290,9 @@ def test_lookup_of_16_bits_is_to_the_bit_what_python_does(library):
         table = np.rint(32767 * function(places / 8192)).astype(np.int16)
         y = np.zeros(x.size, np.int32)
         library.call("run_lookup_int16", table, x, y, np.array([x.size], np.int32))
-        np.testing.assert_array_equal(y, INTEGER["lookup"](x, table=tuple(table.tolist())))
+        np.testing.assert_array_equal(
+            y, integers.INTEGER_FUNCTIONS["lookup"](x, table=tuple(table.tolist()))
+        )
         between = np.interp(x, places, table.astype(float))
         assert np.abs(y - between).max() <= 0.51
 
@@ -349,32 +355,32 @@ def test_on_the_cortex_m4(folder, compiler):
     x = np.arange(-32768, 32768, 13).astype(np.int16)
     t, s = np.empty_like(x), np.empty_like(x)
     machine.call("run_q15", x, t, s, np.array([x.size], np.int32))
-    np.testing.assert_array_equal(t, runtime.tanh_q15(x))
-    np.testing.assert_array_equal(s, runtime.sigmoid_q15(x))
+    np.testing.assert_array_equal(t, integers.tanh_q15(x))
+    np.testing.assert_array_equal(s, integers.sigmoid_q15(x))
     for x, multiplier, shift, _ in requantise_cases():
         y = np.empty_like(x)
         machine.call(
             "run_requantise", x, y, np.array([multiplier, shift, -128, 127, x.size], np.int32)
         )
-        np.testing.assert_array_equal(y, runtime.requantise(x, multiplier, shift, -128, 127))
+        np.testing.assert_array_equal(y, integers.requantise(x, multiplier, shift, -128, 127))
 
 
 def test_only_what_is_needed_is_written():
-    text = runtime.functions(["erfc"])
+    text = collect_functions(["erfc"])
     defined = re.findall(r"^static .*?\bsc_(\w+)[(\[]", text, re.MULTILINE)
     assert defined == ["abs", "erf", "erfc"]
     with pytest.raises(ValueError, match="no C function 'gamma'; there are from_bits"):
-        runtime.functions(["gamma"])
+        collect_functions(["gamma"])
     with pytest.raises(ValueError, match="positive and at most"):
-        runtime.multiplier_and_shift(0.0)
+        integers.multiplier_and_shift(0.0)
 
 
 @pytest.mark.parametrize("compiler", ["host", "gcc", "zig"])
 def test_each_function_compiles_with_nothing_unused(tmp_path, compiler):
     if compiler not in (*(["host"] if HAS_CC else []), *cortex.available()):
         pytest.skip(f"no such C compiler ({compiler})")
-    for name in runtime.names():
-        text = runtime.functions([name])
+    for name in list_functions():
+        text = collect_functions([name])
         head = re.search(rf"^static (?:inline )?(\w+) sc_{name}\((.*)\)$", text, re.MULTILINE)
         if not head:
             continue  # a table

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from secateur import cli
-from secateur.datasets import resources
+from secateur.datasets.downloads import Downloader
 
 
 @pytest.fixture
@@ -40,9 +40,8 @@ def test_list_says_where_the_data_are(run, tmp_path):
 
 
 def test_fetch_reports_each_and_ends_with_what_failed(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        resources.Downloader, "fetch", lambda self, url, name: np.random.default_rng(0).bytes(9)
-    )
+    content = np.random.default_rng(0).bytes(9)
+    monkeypatch.setattr(Downloader, "download", lambda self, url, name: content)
     code, out, err = run("data", "fetch", "sine", "naval", "kin8nm")
     assert code == 2
     assert out == "sine: made when loaded, nothing to fetch\n"
@@ -73,7 +72,7 @@ def test_help_says_where_data_come_from(run):
 
 
 def test_neither_the_commands_nor_the_data_sets_import_jax():
-    imports = "import sys, secateur.cli.app, secateur.datasets"
+    imports = "import sys, secateur.cli.application, secateur.datasets"
     check = f"{imports}; print({{'jax', 'pandas'}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

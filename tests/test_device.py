@@ -8,7 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from secateur.exports.device import DeviceError, cortex, emulator, host, qemu
+import c_host as host
+import qemu
+from secateur.exports.device import DeviceError, cortex, emulator
 
 WEIGHTS = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
 BIAS = np.arange(7, dtype=np.float32) / 8 - 0.5

@@ -18,14 +18,14 @@ PACKAGE = Path(secateur.__file__).parent
 class PlainWalk(Interpreter):
     """Evaluates equations as they are, and looks into control flow."""
 
-    def apply_default(self, node, operands):
-        return self.evaluate_known(node, operands)
+    def apply_default(self, equation, operands):
+        return self.evaluate_known(equation, operands)
 
     def nested(self, body, inputs):
         return PlainWalk(read_program(*body, [True] * len(inputs))).run(inputs)
 
-    def scan(self, node, operands):
-        parts = Scan.of(node)
+    def scan(self, equation, operands):
+        parts = Scan.of(equation)
         consts, carry, xs = parts.split(operands)
 
         def step(carry, x):
@@ -34,12 +34,12 @@ class PlainWalk(Interpreter):
         last, stacked = jax.lax.scan(step, carry, xs, length=parts.length, reverse=parts.reverse)
         return [*last, *stacked]
 
-    def cond(self, node, operands):
-        results = [self.nested(body, operands[1:]) for body in branches(node)]
+    def cond(self, equation, operands):
+        results = [self.nested(body, operands[1:]) for body in branches(equation)]
         return results[int(operands[0])]
 
-    def remat(self, node, operands):
-        return self.nested(recomputed_part(node), operands)
+    def remat(self, equation, operands):
+        return self.nested(recomputed_part(equation), operands)
 
 
 def recurrent(w, x):

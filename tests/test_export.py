@@ -11,15 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
+import c_host as host
 import exported
 import secateur as sc
 from command_line import secateur
-from secateur import atomic
-from secateur.beliefs import mean
-from secateur.exports import Sheet, export, exporting
-from secateur.exports.c.names import identifiers
-from secateur.exports.device import cortex, host
+from secateur import storage
+from secateur.beliefs import mean_weights
+from secateur.exports import Sheet, export
+from secateur.exports.c.c_files import make_identifiers
+from secateur.exports.device import cortex
 from secateur.exports.graph import ExportError
 
 RANDOM = np.random.default_rng(8)
@@ -47,12 +49,6 @@ def fitted(data):
     return sc.fit(model, data, key=jax.random.key(1), epochs=20, progress=False)
 
 
-@pytest.fixture
-def uncompacted(monkeypatch):
-    """Models that were never trained are exported as they are."""
-    monkeypatch.setattr(exporting, "compact", lambda result, **options: result)
-
-
 def predictions(folder, name, x, outputs=1):
     """What compiled files say."""
     library = host.build_library([folder / f"{name}.c"], folder)
@@ -77,8 +73,12 @@ def test_other_rows_can_judge(fitted, data, tmp_path):
     wish = {"inputs": x[:40], "quantise": "weights16", "measured": False}
     sheet = export(fitted, tmp_path / "net.c", held_out=(x[40:], y[40:]), **wish)
     same = export(fitted, tmp_path / "net.c", inputs=x[40:], targets=y[40:], measured=False)
-    assert sheet.log_density == pytest.approx(same.log_density, rel=1e-5)
-    assert sheet.free_energy == pytest.approx(same.free_energy, rel=1e-5)
+    assert sheet.accuracy.exact.log_density == pytest.approx(
+        same.accuracy.exact.log_density, rel=1e-5
+    )
+    assert sheet.accuracy.exact.free_energy == pytest.approx(
+        same.accuracy.exact.free_energy, rel=1e-5
+    )
     with pytest.raises(ExportError, match="20 rows of inputs and 19 of targets"):
         export(fitted, tmp_path / "net.c", held_out=(x[40:], y[41:]), **wish)
 
@@ -90,21 +90,28 @@ def test_c_from_end_to_end(fitted, data, tmp_path):
     found = predictions(tmp_path, "net", x)
     truth = np.asarray(fitted.predict(x).mean)
     assert np.abs(found - truth).max() < 0.1 * np.ptp(truth)  # of means, and not the mean
-    assert sheet.parameters == 3 * 4 + 4 + 4 + 1
-    assert sheet.nonzeros <= 16
-    assert sheet.largest_difference < 1e-5 * np.abs(truth).max()
+    assert sheet.size.parameters == 3 * 4 + 4 + 4 + 1
+    assert sheet.size.nonzeros <= 16
+    assert sheet.accuracy.largest_difference < 1e-5 * np.abs(truth).max()
     made = cortex.compile_object(tmp_path / "net.c", tmp_path, optimise="-Os")
-    assert sheet.flash_bytes == cortex.sizes(made).flash
-    assert sheet.ram_bytes == cortex.sizes(made).ram == 0
-    assert sheet.stack_bytes >= 0
-    assert 50 < sheet.instructions < 2000
-    assert sheet.free_energy == pytest.approx(fitted.free_energy, rel=0.05)
-    assert sheet.log_density == pytest.approx(float(np.mean(fitted.log_density(x, y))), abs=0.05)
-    assert sheet.log_density_quantised is None
+    assert sheet.size.flash_bytes == cortex.sizes(made).flash
+    assert sheet.size.ram_bytes == cortex.sizes(made).ram == 0
+    assert sheet.size.stack_bytes >= 0
+    assert 50 < sheet.arithmetic.instructions < 2000
+    assert sheet.accuracy.exact.free_energy == pytest.approx(fitted.free_energy, rel=0.05)
+    assert sheet.accuracy.exact.log_density == pytest.approx(
+        float(np.mean(fitted.predict(x).log_density(y))), abs=0.05
+    )
+    assert sheet.accuracy.quantised is None
     header = (tmp_path / "net.h").read_text()
     assert "#define NET_INPUTS 3\n" in header
     assert "NET_INPUT_B = 1, /* b */" in header
-    assert "#define NET_NOISE_0 " in header
+    shape, rate = (np.asarray(p)[0] for p in (fitted.noise.shape, fitted.noise.rate))
+    scale = float(fitted.scaling.targets.scale[0])
+    stated = {n: float(v) for n, v in re.findall(r"#define NET_(\w+)_0 ([\d.e-]+)f", header)}
+    assert stated["NOISE"] == pytest.approx(scale * np.sqrt(rate / (shape - 1)), rel=1e-5)
+    quantile = stats.t.ppf(0.975, 2 * shape)
+    assert stated["INTERVAL"] == pytest.approx(scale * quantile * np.sqrt(rate / shape), rel=1e-5)
 
 
 def test_quantised_c_from_end_to_end(fitted, data, tmp_path):
@@ -116,9 +123,10 @@ def test_quantised_c_from_end_to_end(fitted, data, tmp_path):
     export(fitted, tmp_path / "plain.c", inputs=x, measured=False)
     plain = predictions(tmp_path, "plain", x)
     assert 0 < np.abs(found - plain).max() < 0.1 * np.ptp(plain)
-    assert len(sheet.tensors) == 2
-    assert abs(sheet.log_density - sheet.log_density_quantised) < 0.05
-    assert abs(sheet.free_energy - sheet.free_energy_quantised) < 3
+    assert len(sheet.arithmetic.tensors) == 2
+    exact, rounded = sheet.accuracy.exact, sheet.accuracy.quantised
+    assert abs(exact.log_density - rounded.log_density) < 0.05
+    assert abs(exact.free_energy - rounded.free_energy) < 3
     (tmp_path / "tested").mkdir()
     flags = ["-DNET_SELF_TEST"]
     library = host.build_library([tmp_path / "net.c"], tmp_path / "tested", flags=flags)
@@ -131,9 +139,9 @@ def test_the_sheet_is_a_table_and_json(fitted, data, tmp_path):
     sheet = export(fitted, tmp_path / "net.c", **wishes)
     written = json.loads((tmp_path / "net.c.json").read_text())
     assert written == json.loads(json.dumps(sheet.to_dict()))
-    assert written["quantise"] == "int8"
-    assert written["flash_bytes"] is None
-    assert {t["bits"] for t in written["tensors"]} <= set(range(2, 9))
+    assert written["arithmetic"]["quantise"] == "int8"
+    assert written["size"]["flash_bytes"] is None
+    assert {t["bits"] for t in written["arithmetic"]["tensors"]} <= set(range(2, 9))
     table = str(sheet)
     assert re.search(r"^parameters of the trained network +21$", table, re.M)
     assert re.search(r"^free energy on the rows given, nats +-?\d+\.\d\d$", table, re.M)
@@ -147,18 +155,18 @@ def test_onnx_from_end_to_end(fitted, data, tmp_path):
     x, _ = data
     sheet = export(fitted, tmp_path / "net.onnx", inputs=x)
     assert sorted(listing(tmp_path)) == sorted(sheet.files) == ["net.onnx", "net.onnx.json"]
-    assert sheet.file_bytes == (tmp_path / "net.onnx").stat().st_size
+    assert sheet.size.file_bytes == (tmp_path / "net.onnx").stat().st_size
     outputs = exported.run(tmp_path / "net.onnx", x)
     np.testing.assert_allclose(outputs["mean"], fitted.predict(x).mean, rtol=1e-4)
     assert json.loads((tmp_path / "net.onnx.json").read_text())["target"] == "onnx"
 
 
-def test_a_recurrent_network(uncompacted, tmp_path):
+def test_a_recurrent_network(tmp_path):
     network = sc.networks.Gru(2, units=4)
     known = exported.trained(network, network.init(jax.random.key(0)), scaled=2)
     rows = 10 + RANDOM.normal(size=(20, 7, 2))
     sheet = export(known, tmp_path / "gru.c", inputs=rows, measured=False)
-    assert sheet.state_bytes == 16
+    assert sheet.size.state_bytes == 16
     header = (tmp_path / "gru.h").read_text()
     assert "void gru_init(gru_state *state);" in header
     library = host.build_library([tmp_path / "gru.c"], tmp_path)
@@ -167,12 +175,12 @@ def test_a_recurrent_network(uncompacted, tmp_path):
         library.call("gru_init", state)
         for frame in row:
             library.call("gru_predict", state, np.ascontiguousarray(frame, np.float32), y)
-        scaled = known.scaling.standard_inputs(jnp.asarray(row[None]), jnp.float32)
-        expected = known.scaling.targets.to_data(network(mean(known.beliefs), scaled))
+        scaled = known.scaling.standardise_inputs(jnp.asarray(row[None]), jnp.float32)
+        expected = known.scaling.targets.to_data(network(mean_weights(known.beliefs), scaled))
         np.testing.assert_allclose(y, np.asarray(expected)[0], rtol=1e-5)
 
 
-def test_classes_are_scores(uncompacted, tmp_path):
+def test_classes_are_scores(tmp_path):
     network = sc.networks.Dense(3, hidden=(4,), outputs=3)
     known = exported.trained(
         network, network.init(jax.random.key(0)), likelihood=sc.CategoricalLikelihood()
@@ -182,16 +190,16 @@ def test_classes_are_scores(uncompacted, tmp_path):
     with pytest.raises(ExportError, match="targets are given without inputs"):
         export(known, tmp_path / "net.c", targets=np.zeros(30, int), measured=False)
     sheet = export(known, tmp_path / "net.c", output_names=["low", "mid", "high"], **wishes)
-    assert sheet.correct is None
+    assert sheet.accuracy.exact is None
     scores = predictions(tmp_path, "net", x, outputs=3)
-    chosen = np.asarray(network(mean(known.beliefs), jnp.asarray(x))).argmax(1)
+    chosen = np.asarray(network(mean_weights(known.beliefs), jnp.asarray(x))).argmax(1)
     assert np.mean(scores.argmax(1) == chosen) > 0.9
     header = (tmp_path / "net.h").read_text()
     assert "NET_OUTPUT_MID = 1" in header
     assert "the largest belongs to the most probable class" in header
 
 
-def test_self_tests_are_as_strict_as_outputs_are_large(uncompacted, tmp_path):
+def test_self_tests_are_as_strict_as_outputs_are_large(tmp_path):
     """A network whose outputs are millionths notices a change, too."""
     network = sc.networks.Dense(2, hidden=(3,))
     params = jax.tree.map(lambda w: 1e-6 * w, network.init(jax.random.key(0)))
@@ -208,7 +216,7 @@ AWKWARD = ["*/ int x; /*", "line\\\nend", "int", "Größe (m²)", "size", "SIZE"
            "a/*b", "**//"]  # fmt: skip
 
 
-def test_awkward_names_still_compile(uncompacted, tmp_path):
+def test_awkward_names_still_compile(tmp_path):
     network = sc.networks.Dense(len(AWKWARD), hidden=(2,))
     known = exported.trained(network, network.init(jax.random.key(0)))
     export(known, tmp_path / "net.c", input_names=AWKWARD, output_names=["*/"], measured=False)
@@ -225,18 +233,18 @@ def test_awkward_names_still_compile(uncompacted, tmp_path):
 
 
 def test_identifiers_are_all_different():
-    assert identifiers(["a", "A", "a 2", "A_2", "a"]) == ["A", "A_2", "A_2_2", "A_2_3", "A_3"]
+    assert make_identifiers(["a", "A", "a 2", "A_2", "a"]) == ["A", "A_2", "A_2_2", "A_2_3", "A_3"]
 
 
 @pytest.mark.parametrize(
     ("file", "name", "match"),
     [
         ("int.c", None, "'int' is a reserved word of C.*int_net"),
-        ("my net.c", None, "'my net' is no name in C.*my_net"),
-        ("3d.c", None, "'3d' is no name in C.*n_3d"),
-        ("größe.c", None, "is no name in C.*grosse"),
-        ("net.c", "a-b", "'a-b' is no name in C.*a_b"),
-        ("_x.c", None, "is no name in C"),
+        ("my net.c", None, "'my net' is not a name in C.*my_net"),
+        ("3d.c", None, "'3d' is not a name in C.*n_3d"),
+        ("größe.c", None, "is not a name in C.*grosse"),
+        ("net.c", "a-b", "'a-b' is not a name in C.*a_b"),
+        ("_x.c", None, "is not a name in C"),
         ("math.c", None, "math.h is a header of the C library.*math_net.c"),
         ("stdint.c", "fine", "stdint.h is a header of the C library"),
         ('a"b.c', "fine", "#include cannot name"),
@@ -292,7 +300,7 @@ def test_wishes_that_cannot_be(fitted, tmp_path, wishes, match):
 
 
 def test_what_is_no_model(tmp_path):
-    with pytest.raises(TypeError, match="a dict is no trained model"):
+    with pytest.raises(TypeError, match="a dict is not a trained model"):
         export({}, tmp_path / "net.c")
 
 
@@ -310,7 +318,7 @@ def test_a_function_of_ones_own_needs_rows(tmp_path):
 @pytest.mark.parametrize("which", ["net.h", "net.c.json"])
 def test_a_folder_in_the_place_of_a_file(fitted, tmp_path, which):
     (tmp_path / which).mkdir()
-    with pytest.raises(ExportError, match=f"{which} cannot be written: it is no file"):
+    with pytest.raises(ExportError, match=f"{which} cannot be written: it is not a file"):
         export(fitted, tmp_path / "net.c", measured=False)
     assert [p.name for p in tmp_path.iterdir()] == [which]
 
@@ -320,14 +328,14 @@ def test_a_full_disk_leaves_all_files_or_none(fitted, tmp_path, monkeypatch, old
     if old:
         for name in ("net.c", "net.h", "net.c.json"):
             (tmp_path / name).write_text("old")
-    before, write = listing(tmp_path), atomic.write
+    before, write = listing(tmp_path), storage.write_file
 
     def full(path, content, **options):
         if path.suffix == ".json" and content != b"old":
             raise OSError(28, "No space left on device")
         write(path, content, **options)
 
-    monkeypatch.setattr(atomic, "write", full)
+    monkeypatch.setattr(storage, "write_file", full)
     with pytest.raises(ExportError, match=r"net\.c\.json cannot be written: No space left"):
         export(fitted, tmp_path / "net.c", measured=False)
     assert listing(tmp_path) == before
@@ -350,7 +358,7 @@ def test_without_a_device_the_sheet_says_so(fitted, tmp_path, monkeypatch):
     monkeypatch.setattr(cortex, "available", list)
     monkeypatch.setattr(cortex.shutil, "which", lambda name: None)
     sheet = export(fitted, tmp_path / "net.c")
-    assert sheet.instructions is None
+    assert sheet.arithmetic.instructions is None
     assert any("Not measured on a device" in note for note in sheet.notes)
     assert not any("not cycles" in note for note in sheet.notes)
 
@@ -395,7 +403,10 @@ def test_the_command_writes_files_record_and_report(run):
     pytest.importorskip("onnx")
     assert secateur("export", folder, "--to", "onnx").code == 0
     sheets = json.loads((folder / "run.json").read_text())["exports"]
-    assert [(s["target"], s["quantise"]) for s in sheets] == [("c", None), ("onnx", None)]
+    assert [(s["target"], s["arithmetic"]["quantise"]) for s in sheets] == [
+        ("c", None),
+        ("onnx", None),
+    ]
     page = (folder / "report.html").read_text()
     assert "C, float32, for size" in page
     assert "C, int16x8, for speed" not in page

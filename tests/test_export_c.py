@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import c_host as host
+import qemu
 from c_networks import (
     MLP,
     NETWORKS,
@@ -23,14 +25,14 @@ from c_networks import (
     written,
 )
 from exported import trained
-from secateur.exports.c.files import Vectors
-from secateur.exports.c.writing import write_c
-from secateur.exports.device import cortex, emulator, host, qemu
-from secateur.exports.evaluate import Numbers
+from secateur.exports.c.c_files import SelfTestVectors
+from secateur.exports.c.source_writer import write_c
+from secateur.exports.device import cortex, emulator
+from secateur.exports.device.measurement import measure_source
+from secateur.exports.evaluator import FloatArithmetic
 from secateur.exports.graph import ExportError
-from secateur.exports.measuring import measure
-from secateur.exports.models import model_graph
-from secateur.exports.quantise import MODES, quantise
+from secateur.exports.model_graph import make_model_graph
+from secateur.exports.quantisation import MODES, quantise_graph
 
 # Of weights and biases alike.
 RATES = (0.0, 0.5, 0.9, 0.99, 1.0)
@@ -111,9 +113,9 @@ def quantised_graphs(name, modes):
     params = parameters(*shapes, dtype=jnp.float32)
     model = trained(lambda p, x: f(p, x), params, scaled=shape[-1])
     rows = (10 + 2 * examples(name)).astype(np.float32)
-    made = model_graph(model, rows, input_factors=False)
+    made = make_model_graph(model, rows, input_factors=False)
     assert made.by_frame == by_frame
-    return made, rows, {mode: quantise(made, mode) for mode in modes}
+    return made, rows, {mode: quantise_graph(made, mode) for mode in modes}
 
 
 @pytest.mark.parametrize("name", ["dense", "gelu", "NHWC", "NCHW", "normalised", "gru", "lstm"])
@@ -130,7 +132,7 @@ def test_quantised_networks(name, tmp_path):
     every = rows
     for mode, group in sources.items():
         rows = every if mode in ("int8", "int16x8") else every[:few]
-        truth = made.run(rows, Numbers(np.float32), quantised[mode].graph)
+        truth = made.run(rows, FloatArithmetic(np.float32), quantised[mode].graph)
         # Rounding is no catastrophe; what it does in nats is the business of test_quantise.
         assert np.abs(truth[:few] - plain).max() < 0.3 * np.ptp(plain)
         for source in group:
@@ -163,11 +165,13 @@ def several(tmp_path_factory):
     ):  # fmt: skip
         made, rows, quantised = quantised_graphs(name, [mode] if mode else [])
         graph = quantised[mode].graph if mode else made.graph
-        numbers = Numbers(np.float32) if mode else None
+        numbers = FloatArithmetic(np.float32) if mode else None
         few = rows[:1] if made.by_frame else rows[:4]
         outputs = made.run(few if mode else few.astype(np.float64), numbers, graph)
         calls = few.reshape(-1, *graph.inputs[0].shape)
-        vectors = Vectors(calls, outputs.reshape(len(calls), -1), 1e-5 * np.abs(outputs).max())
+        vectors = SelfTestVectors(
+            calls, outputs.reshape(len(calls), -1), 1e-5 * np.abs(outputs).max()
+        )
         c_name = f"{name}_{mode or 'float32'}".lower()
         source = written(folder, graph, c_name, vectors=vectors, **STYLES[style])
         sources[c_name] = source, calls.reshape(len(calls), -1), outputs.reshape(len(calls), -1)
@@ -279,8 +283,10 @@ def test_on_an_emulated_cortex_m4(several, compiler):
         )
         machine = emulator.Emulator(cortex.link([made], folder, compiler=compiler))
         assert machine.call(f"{name}_self_test").returned == 0
-        first = measure(source, rows, compiler=compiler)
-        assert first.instructions == measure(source, rows, compiler=compiler).instructions > 20
+        first = measure_source(source, rows, compiler=compiler)
+        assert (
+            first.instructions == measure_source(source, rows, compiler=compiler).instructions > 20
+        )
         np.testing.assert_allclose(
             first.outputs, outputs, rtol=0, atol=2e-5 * np.abs(outputs).max()
         )

@@ -1,4 +1,7 @@
-"""Gated cells are found by what a loop computes. Oracle: the loop's own body, in float64."""
+"""Gated cells are found by what a loop computes. Oracle: the loop's own body, in float64.
+
+The cells of all libraries are tested with their ONNX models (test_export_onnx.py).
+"""
 
 from functools import partial
 
@@ -9,16 +12,16 @@ import pytest
 
 import model_zoo as zoo
 import secateur as sc
-from secateur.exports.cells import recognise
-from secateur.exports.evaluate import evaluate
+from secateur.exports.evaluator import evaluate_graph
 from secateur.exports.graph import ExportError
-from secateur.exports.lowering import lower
-from secateur.exports.simplify import simplify
+from secateur.exports.lowering import lower_function
+from secateur.exports.onnx.gated_cells import recognise_cell
+from secateur.exports.simplification import simplify_graph
 
 
 def loop(f, *shape):
     """The only loop of a function."""
-    graph = simplify(lower(f, jax.ShapeDtypeStruct(shape, jnp.float64)))
+    graph = simplify_graph(lower_function(f, jax.ShapeDtypeStruct(shape, jnp.float64)))
     (node,) = [n for n in graph.nodes if n.op == "recurrent"]
     return node
 
@@ -27,25 +30,12 @@ def assert_equals_its_body(cell, node):
     body, random = node.attributes["body"], np.random.default_rng(1)
     arrays = [2 * random.normal(size=v.shape) for v in body.inputs]
     carried = node.attributes["carried"]
-    truth, _ = evaluate(body, arrays)
+    truth, _ = evaluate_graph(body, arrays)
     states = [a.reshape(-1, a.shape[-1]) for a in arrays[:carried]]
     x = np.concatenate([arrays[carried + i] for i in cell.inputs], -1)
     made = cell.step(x.reshape(-1, x.shape[-1]), states)
     for mine, its in zip(made, truth[:carried], strict=True):
         np.testing.assert_allclose(mine, its.reshape(mine.shape), rtol=0, atol=1e-10)
-
-
-RECURRENT = [case for case in zoo.CASES if case.recurrent]
-
-
-@pytest.mark.parametrize("case", RECURRENT, ids=[case.name for case in RECURRENT])
-def test_cells_of_all_libraries_are_recognised(case):
-    model = case.build()
-    node = loop(lambda x: model.f(model.params, x), *model.x.shape)
-    cell = recognise(node)
-    assert cell.kind == ("LSTM" if "LSTM" in case.name else "GRU")
-    assert cell.units == 16
-    assert_equals_its_body(cell, node)
 
 
 @pytest.mark.parametrize("options", [{"reset_after": False}, {"go_backwards": True}], ids=str)
@@ -56,7 +46,7 @@ def test_the_other_gru_of_keras(options):
             lambda k: [k.GRU(4, dtype="float64", **options)], zoo.normal(0, 2, 5, 3)
         )
     node = loop(lambda x: model.f(model.params, x), 2, 5, 3)
-    cell = recognise(node)
+    cell = recognise_cell(node)
     assert cell.linear_before_reset == options.get("reset_after", True)
     assert_equals_its_body(cell, node)
 
@@ -64,7 +54,7 @@ def test_the_other_gru_of_keras(options):
 def test_the_built_in_gru():
     network = sc.networks.Gru(2, units=5)
     params = network.init(jax.random.key(0))
-    cell = recognise(loop(partial(network, params), 3, 4, 2))
+    cell = recognise_cell(loop(partial(network, params), 3, 4, 2))
     gates = params["gates"]
     # Oracle: the network's own weights, in ONNX's order of gates.
     order = ("update", "reset", "candidate")
@@ -96,7 +86,7 @@ def other_conventions(w, h, x):
 
 def test_conventions_are_found_by_trying():
     node = scanned(other_conventions)
-    assert_equals_its_body(recognise(node), node)
+    assert_equals_its_body(recognise_cell(node), node)
 
 
 def vanilla(w, h, x):
@@ -118,4 +108,4 @@ def bent(w, h, x):
 @pytest.mark.parametrize("step", [vanilla, peeping, bent])
 def test_other_loops_are_refused(step):
     with pytest.raises(ExportError, match="Supported: GRU and LSTM"):
-        recognise(scanned(step))
+        recognise_cell(scanned(step))

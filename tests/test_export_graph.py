@@ -9,16 +9,15 @@ import pytest
 
 import secateur as sc
 from exported import trained
-from model_zoo import CASES, equinox_model, hand_gru, keras_model, nnx_model, nnx_rngs
-from secateur.beliefs import mean
-from secateur.exports.evaluate import Numbers, evaluate, run_frames
+from model_zoo import equinox_model, hand_gru, keras_model, nnx_model, nnx_rngs
+from secateur.beliefs import mean_weights
+from secateur.exports.evaluator import FloatArithmetic, evaluate_graph, run_frames
 from secateur.exports.graph import ExportError
-from secateur.exports.lowering import lower
-from secateur.exports.models import model_graph
-from secateur.exports.simplify import simplify
-from secateur.fitting.scaling import Affine, Scaling
+from secateur.exports.lowering import lower_function
+from secateur.exports.model_graph import make_model_graph
+from secateur.exports.simplification import simplify_graph
+from secateur.training.scaling import Affine, Scaling
 
-UNSUPPORTED = ("Attention", "attention", "Embed")
 RANDOM = np.random.default_rng(3)
 
 
@@ -27,29 +26,8 @@ def same_numbers_in_any_order():
     RANDOM.bit_generator.state = np.random.default_rng(3).bit_generator.state
 
 
-def function_of(model):
-    """The zoo's model as a function of one array, and that array."""
-    if model.x is None:
-        return lambda image: model.f(image, None), model.params
-    return lambda x: model.f(model.params, x), model.x
-
-
 def steps(f, x, **options):
-    return simplify(lower(f, jax.ShapeDtypeStruct(x.shape, x.dtype), **options))
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_steps_compute_what_the_model_computes(case):
-    model = case.build()
-    f, x = function_of(model)
-    if any(word in case.name for word in UNSUPPORTED):
-        with pytest.raises(ExportError, match=r"cannot be exported \(.*\.py:\d+.*\)"):
-            steps(f, x)
-        return
-    graph = steps(f, x)
-    truth = np.asarray(jax.jit(f)(x))
-    (found, *_), _ = evaluate(graph, [np.asarray(x)])
-    np.testing.assert_allclose(found, truth, rtol=0, atol=1e-5 * np.abs(truth).max())
+    return simplify_graph(lower_function(f, jax.ShapeDtypeStruct(x.shape, x.dtype), **options))
 
 
 def test_simplifying_leaves_few_steps():
@@ -191,12 +169,12 @@ def test_a_network_that_mixes_time_is_refused(name, units):
     targets = Affine(np.array([units if units > 1 else 0.0]), np.array([min(units, 1.0)]))
     model = replace(model, scaling=Scaling(None, targets))
     with pytest.raises(ExportError, match="frame"):
-        model_graph(model, RANDOM.normal(size=(4, 6, 2)))
+        make_model_graph(model, RANDOM.normal(size=(4, 6, 2)))
 
 
 def test_the_same_network_with_its_last_state_is_accepted():
     f, w = recurrent(lambda run, p, x: run(p, x)[:, -1, :1])
-    made = model_graph(trained(f, w), RANDOM.normal(size=(4, 6, 2)))
+    made = make_model_graph(trained(f, w), RANDOM.normal(size=(4, 6, 2)))
     assert made.by_frame
     assert made.graph.inputs[0].shape == (1, 1, 2)
 
@@ -204,7 +182,7 @@ def test_the_same_network_with_its_last_state_is_accepted():
 def test_states_that_begin_with_what_was_computed_are_refused():
     f = lambda x: jax.lax.scan(lambda h, f: (h + f, None), x[:, 0], x.swapaxes(0, 1))[0]  # noqa: E731
     with pytest.raises(ExportError, match="begins with computed values"):
-        lower(f, jax.ShapeDtypeStruct((1, 4, 2), jnp.float32))
+        lower_function(f, jax.ShapeDtypeStruct((1, 4, 2), jnp.float32))
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -218,10 +196,10 @@ def test_inputs_far_from_zero_lose_nothing(hidden):
     affine = Affine(np.full(3, 1e5), np.ones(3))
     model = replace(trained(network, params), scaling=Scaling(affine, None))
     rows = (1e5 + RANDOM.normal(size=(50, 3))).astype(np.float32)
-    made = model_graph(model, rows)
-    weights = mean(model.beliefs)
+    made = make_model_graph(model, rows)
+    weights = mean_weights(model.beliefs)
     truth = np.asarray(network(weights, jnp.asarray(rows.astype(np.float64) - 1e5)))
-    for arithmetic in (None, Numbers(np.float32)):
+    for arithmetic in (None, FloatArithmetic(np.float32)):
         found = made.run(rows.astype(np.float64 if arithmetic is None else np.float32), arithmetic)
         np.testing.assert_allclose(found, truth, rtol=0, atol=1e-5 * np.ptp(truth))
 
@@ -231,9 +209,9 @@ def test_what_cannot_be_exported_names_the_users_line():
         return jnp.sort(x)
 
     with pytest.raises(ExportError, match=r"'sort' cannot be exported \(.*test_export_graph\.py"):
-        lower(f, jax.ShapeDtypeStruct((1, 4), jnp.float32))
+        lower_function(f, jax.ShapeDtypeStruct((1, 4), jnp.float32))
     with pytest.raises(ExportError, match="two computed arrays"):
-        lower(lambda x: x @ x.T, jax.ShapeDtypeStruct((1, 4), jnp.float32))
+        lower_function(lambda x: x @ x.T, jax.ShapeDtypeStruct((1, 4), jnp.float32))
 
 
 def test_random_numbers_are_refused():
@@ -241,11 +219,11 @@ def test_random_numbers_are_refused():
         return x + jax.random.normal(jax.random.key(x[0, 0].astype(int)), (1, 4))
 
     with pytest.raises(ExportError, match=r"cannot be exported \(.*\.py"):
-        lower(f, jax.ShapeDtypeStruct((1, 4), jnp.float32))
+        lower_function(f, jax.ShapeDtypeStruct((1, 4), jnp.float32))
 
 
 def test_constants_are_not_steps():
     model = hand_gru(readout=True)
     graph = steps(lambda x: model.f(model.params, x) * 0 + 3 * jnp.exp(jnp.ones((4, 2))), model.x)
-    (found, *_), _ = evaluate(graph, [np.asarray(model.x)])
+    (found, *_), _ = evaluate_graph(graph, [np.asarray(model.x)])
     np.testing.assert_allclose(found, 3 * np.e)

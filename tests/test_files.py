@@ -18,6 +18,7 @@ from secateur.likelihoods.base import WithoutNoise
 from secateur.networks import Dense, Gru
 from secateur.storage import read_container, write_container
 from secateur.training.checkpoint import Checkpoint
+from trained import believed, trained
 
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
@@ -35,6 +36,13 @@ def exactly_equal(a, b):
         one, other = np.asarray(one), np.asarray(other)
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
         assert one.tobytes() == other.tobytes()
+
+
+def same_prediction(a, b, targets):
+    for name in ("mean", "variance", "weight_variance", "noise_variance"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+    np.testing.assert_array_equal(a.interval(0.9), b.interval(0.9))
+    np.testing.assert_array_equal(a.log_density(targets), b.log_density(targets))
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +79,7 @@ def test_a_loaded_model_is_the_saved_one_to_the_bit(pruned, path):
     exactly_equal(loaded.parts, pruned.parts)
     same_prediction(loaded.predict(X), pruned.predict(X), Y)
     for name in ("free_energy", "free_energy_before", "weights_before", "live_weights", "epochs",
-                 "pruned_fraction", "recipe", "stop_reason"):  # fmt: skip
+                 "pruned_fraction", "recipe", "stop_reason", "restarts"):  # fmt: skip
         assert getattr(loaded, name) == getattr(pruned, name), name
     assert loaded.model.f == pruned.model.f
     assert loaded.table() == pruned.table()
@@ -101,24 +109,61 @@ def test_a_loaded_model_is_saved_again_as_it_was(loaded, path):
 def test_a_loaded_model_can_be_pruned_updated_and_fitted(fitted, path):
     sc.save(fitted, path)
     loaded = sc.load(path)
-    again = sc.prune(loaded, (X, Y), key=KEY, epochs=5, progress=False)
+    again = sc.prune(loaded, (X, Y), key=KEY, epochs=2, progress=False)
     # Oracle: the same beliefs have the same free energy, whichever way they came.
     assert again.free_energy_before == pytest.approx(fitted.free_energy, rel=1e-9)
-    updated = sc.update(loaded, (X, Y), key=KEY, epochs=5, progress=False)
+    updated = sc.update(loaded, (X, Y), key=KEY, epochs=2, progress=False)
     sc.save(updated, path)
-    found = sc.load(path)
-    exactly_equal(loaded_update.training.before_update, updated.training.before_update)
-    assert sc.prune(found, (X, Y), key=KEY, epochs=2, progress=False).live_weights > 0
+    loaded_update = sc.load(path)
+    before, before_loaded = updated.training.before_update, loaded_update.training.before_update
+    exactly_equal(before_loaded.priors, before.priors)
+    for one, other in zip(*map(jax.tree.leaves, (before_loaded.alive, before.alive)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    # Oracle: pruning goes the same way from the file as without it.
+    options = {"key": KEY, "epochs": 2, "progress": False}
+    without, through = (sc.prune(u, (X, Y), **options) for u in (updated, loaded_update))
+    exactly_equal(through.beliefs, without.beliefs)
+    assert through.live_weights > 0
     assert sc.fit(loaded.model, (X, Y), key=KEY, epochs=2, progress=False).epochs == 2
 
 
 def test_a_sampling_model_draws_the_same_samples(path):
-    network = Gru(2, units=2)
-    x, y = RNG.normal(size=(12, 3, 2)), RNG.normal(size=(12, 1))
-    model = sc.BayesianModel(network, network.init(KEY), inference="local")
-    fitted = sc.fit(model, (x, y), key=KEY, epochs=2, progress=False)
+    network = Gru(2, units=2, outputs=2)
+    x, y = RNG.normal(size=(12, 3, 2)), RNG.normal(size=(12, 2))
+    fitted = trained(network, believed(network.init(KEY)), inference="local")
     sc.save(fitted, path)
-    exactly_equal(sc.load(path).predict(x, key=KEY), fitted.predict(x, key=KEY))
+    loaded = sc.load(path)
+    same_prediction(loaded.predict(x), fitted.predict(x), y)  # with the model's own key
+    np.testing.assert_array_equal(
+        loaded.predict(x, key=KEY, samples=3).mean, fitted.predict(x, key=KEY, samples=3).mean
+    )
+
+
+def test_what_was_compacted_is_kept(pruned, path):
+    """A compacted model comes from the beliefs it has, and its file says what was removed."""
+    first = pruned.beliefs["layers"][0]["weights"]
+    alive = np.ones((3, 6), bool)
+    alive[1] = False  # nothing reads the second input, and nothing feeds three units
+    alive[:, :3] = False
+    layers = [dict(layer) for layer in pruned.beliefs["layers"]]
+    layers[0]["weights"] = sc.Normal(
+        jnp.where(alive, 0.5, 0.0).astype(first.mean.dtype),
+        jnp.where(alive, 0.01, 0.0).astype(first.mean.dtype),
+    )
+    cut = replace(pruned, beliefs={"layers": layers})
+    small = sc.compact(cut, drop_inputs=True)
+    assert small.compaction.kept_inputs.tolist() == [0, 2]
+    assert small.model.f.hidden[0] <= 3
+    sc.save(small, path)
+    loaded = sc.load(path)
+    np.testing.assert_array_equal(loaded.compaction.kept_inputs, small.compaction.kept_inputs)
+    assert loaded.compaction.removed == small.compaction.removed
+    assert loaded.compaction.table() == small.compaction.table() != ""
+    assert repr(loaded) == repr(small)
+    same_prediction(loaded.predict(X[:, [0, 2]]), small.predict(X[:, [0, 2]]), Y)
+    np.testing.assert_allclose(small.predict(X[:, [0, 2]]).mean, cut.predict(X).mean)
+    sc.save(pruned, path)
+    assert sc.load(path).compaction is None
 
 
 # --- all there is in the library ---------------------------------------------------------------
@@ -339,13 +384,18 @@ def test_foreign_files_are_refused(path, content):
         sc.load(path)
 
 
-def test_checkpoints_and_later_versions_are_refused(pruned, path):
-    checkpoints.save(path, {"a": np.ones(3)}, {})
-    with pytest.raises(sc.FileError, match=r"another kind \('secateur-checkpoint-1'\)"):
+def test_checkpoints_and_other_versions_are_refused(path):
+    Checkpoint(path, "a fingerprint").write({"a": np.ones(3)}, {})
+    with pytest.raises(sc.FileError, match=r"another kind \('secateur-checkpoint-2'\)"):
         sc.load(path)
-    write_container(path, {}, {}, kind="secateur-model", version=2)
-    with pytest.raises(sc.FileError, match=r"'secateur-model-2' and this version reads.*-1"):
-        sc.load(path)
+    for version in (1, 3):
+        write_container(path, {"a": np.ones(3)}, {}, kind="secateur-model", version=version)
+        message = (
+            rf"'secateur-model-{version}' of another version of secateur; this version reads "
+            r"secateur-model-2. Train the model again, or read it with the version that wrote it"
+        )
+        with pytest.raises(sc.FileError, match=message):
+            sc.load(path)
     with pytest.raises(FileNotFoundError):
         sc.load(path.with_name("none"))
 

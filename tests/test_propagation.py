@@ -14,8 +14,8 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 import secateur as sc
-from secateur.propagation import loops
-from secateur.propagation.noise import Tape
+from secateur.propagation import uncertain_loops
+from secateur.propagation.noise import DrawnNoise
 
 KEY = jax.random.key(0)
 
@@ -470,16 +470,16 @@ def test_noise_from_a_tape_is_noise_from_a_key(how):
     """Oracle: samples with keys; the same numbers on a tape give the same output every time."""
     params, x = mlp_params(3, 6, 1), jax.random.normal(KEY, (5, 3))
     beliefs, forward = normals(params, 0.1), sc.propagate(mlp, how)
-    length = Tape.length(forward, beliefs, x)
+    length = DrawnNoise.length(forward, beliefs, x)
     assert length == (sum(w.size + b.size for w, b in params) if how == "global" else 5 * 6 + 5)
     keys = jax.random.split(KEY, 4000)
     by_key = jax.jit(jax.vmap(lambda k: forward(k, beliefs, x)))(keys)
     numbers = jax.random.normal(KEY, (4000, length))
-    by_tape = jax.jit(jax.vmap(lambda n, k: forward(Tape(n, k), beliefs, x)))(numbers, keys)
+    by_tape = jax.jit(jax.vmap(lambda n, k: forward(DrawnNoise(n, k), beliefs, x)))(numbers, keys)
     error = np.asarray(by_key).std(0) / np.sqrt(4000)
     np.testing.assert_array_less(np.abs(by_tape.mean(0) - by_key.mean(0)), 6 * error)
     np.testing.assert_allclose(by_tape.std(0), by_key.std(0), rtol=0.1)
-    again = forward(Tape(numbers[0], keys[1]), beliefs, x)
+    again = forward(DrawnNoise(numbers[0], keys[1]), beliefs, x)
     np.testing.assert_allclose(again, by_tape[0], rtol=1e-9)
 
 
@@ -496,7 +496,7 @@ def test_a_loop_draws_its_noise_beforehand_or_in_its_steps(monkeypatch):
     params = {"state": jax.random.normal(k1, (4, 4)), "inputs": jax.random.normal(k2, (2, 4))}
     beliefs, x = normals(params, 0.1), jax.random.normal(k3, (5, 3, 2))
     forward = sc.propagate(recurrent, "local")
-    assert Tape.length(forward, beliefs, x) == 5 * 3 * 4
+    assert DrawnNoise.length(forward, beliefs, x) == 5 * 3 * 4
     state, keys = jnp.zeros((20_000, 3, 4)), jax.random.split(k3, 5)
     for key, now in zip(keys, x, strict=True):
         mean = state @ params["state"] + (now @ params["inputs"])[None]
@@ -504,7 +504,7 @@ def test_a_loop_draws_its_noise_beforehand_or_in_its_steps(monkeypatch):
         state = jnp.tanh(mean + spread[..., None] * jax.random.normal(key, mean.shape))
     draw = jax.vmap(lambda k: forward(k, beliefs, x))
     drawn = [jax.jit(draw)(jax.random.split(k1, 20_000))]
-    monkeypatch.setattr(loops, "_DRAWN_BEFORE", 0)
+    monkeypatch.setattr(uncertain_loops, "_DRAWN_BEFORE", 0)
     drawn.append(jax.jit(lambda keys: draw(keys))(jax.random.split(k2, 20_000)))
     assert np.abs(drawn[0][0] - drawn[1][0]).max() > 0
     for found, power in itertools.product(drawn, (1, 2)):

@@ -278,11 +278,6 @@ def test_cut_weights_are_exactly_zero_and_one_program_serves_all_rounds(sparse):
     gone = np.asarray(pruned.beliefs.variance) == 0
     assert gone.sum() == 4
     assert np.all(np.asarray(pruned.beliefs.mean)[gone] == 0)
-    state = pruned.continuation.state
-    dead = ~np.asarray(state.alive[0])
-    for moment in jax.tree.leaves(state.memory):
-        if np.shape(moment) == dead.shape:
-            assert np.all(np.asarray(moment)[dead] == 0)
     # Further training leaves them where they are.
     again = sc.update(pruned, data, key=KEY, progress=False)
     np.testing.assert_array_equal(np.asarray(again.beliefs.variance) == 0, gone)
@@ -291,11 +286,9 @@ def test_cut_weights_are_exactly_zero_and_one_program_serves_all_rounds(sparse):
 
 def test_the_fitted_model_is_left_alone_and_the_same_key_gives_the_same_result(sparse):
     fitted, data = sparse
-    before = [
-        np.array(a) for a in jax.tree.leaves((fitted.beliefs, fitted.continuation.state.alive))
-    ]
+    before = [np.array(a) for a in jax.tree.leaves((fitted.beliefs, fitted.noise, fitted.priors))]
     first, second = prune(fitted, data), prune(fitted, data)
-    after = jax.tree.leaves((fitted.beliefs, fitted.continuation.state.alive))
+    after = jax.tree.leaves((fitted.beliefs, fitted.noise, fitted.priors))
     for a, b in zip(before, after, strict=True):
         np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(first.beliefs.mean, second.beliefs.mean)
@@ -312,22 +305,43 @@ def test_nothing_left_to_prune(sparse):
     assert twice.weights_before == 6
 
 
-def with_weights(fitted, means, log_deviations):
-    state = fitted.continuation.state
-    like = state.weights
-    weights = like._replace(
-        means=tuple(jnp.full_like(v, means) for v in like.means),
-        log_deviations=tuple(jnp.full_like(v, log_deviations) for v in like.log_deviations),
-    )
-    changed = fitted.continuation._replace(state=state._replace(weights=weights))
-    return replace(fitted, continuation=changed)
+def with_beliefs(fitted, mean, variance):
+    """The same model with other beliefs: equal for all weights."""
+    shape = fitted.beliefs.mean.shape
+    return replace(fitted, beliefs=sc.Normal(jnp.full(shape, mean), jnp.full(shape, variance)))
+
+
+def test_pruning_and_sweeping_start_from_the_beliefs_they_are_given(sparse):
+    """Oracle: scores and free energies of beliefs that no training ever made."""
+    fitted, (x, y) = sparse
+    mean, variance = np.linspace(0.1, 0.3, 6)[:, None], np.full((6, 1), 0.1)
+    mean[2], variance[2] = 2.0, 1e-3  # certain of a weight that does not matter
+    mean[5] = variance[5] = 0.0
+    other = replace(fitted, beliefs=sc.Normal(jnp.asarray(mean), jnp.asarray(variance)))
+    prediction = sc.Normal(x @ mean, x**2 @ variance)
+    accuracy = float(np.sum(KNOWN.expected_log_likelihood(None, prediction, y)))
+    before = float(sc.complexity(other.beliefs, other.priors)) - accuracy
+    scores = np.ravel(sc.prune_scores(other.beliefs, other.priors))
+    found = sc.sweep(other, (x, y), criteria=["bmr"], rates=[0.0, 0.2])
+    assert found.stop_rate == np.sum(scores <= 0) / 5
+    curve = found.curves["bmr"]
+    np.testing.assert_allclose(curve.free_energy[0], before, rtol=1e-9)
+    np.testing.assert_allclose(curve.estimated[1], before + scores.min(), rtol=1e-9)
+    pruned = prune(other, (x, y), epochs=3)
+    assert pruned.free_energy_before == pytest.approx(before, rel=1e-9)
+    first = pruned.rounds[0]
+    assert (first.before, first.changed) == (5, np.sum(scores <= 0))
+    np.testing.assert_allclose(first.estimated, np.sum(scores[scores <= 0]), rtol=1e-9)
+    # Another prior, and other noise, are what is pruned as well.
+    wide = replace(fitted, priors=sc.priors(fitted.beliefs, sc.Normal(0.0, 100.0)))
+    assert prune(wide, (x, y), epochs=3).free_energy_before > fitted.free_energy + 1
 
 
 def test_a_posterior_that_is_the_prior_is_pruned_altogether():
     """delta_f = 0 for every weight: the simpler of two equally good models is taken."""
     rng = np.random.default_rng(6)
     data = rng.normal(size=(40, 3)), rng.normal(size=(40, 1))
-    fitted = with_weights(fit(linear_model(3), data), 0.0, 0.0)
+    fitted = with_beliefs(fit(linear_model(3), data), 0.0, 1.0)
     pruned = prune(fitted, data)
     assert pruned.live_weights == 0
     assert pruned.rounds[0].estimated == pytest.approx(0, abs=1e-12)
@@ -349,7 +363,7 @@ def test_a_single_weight():
 def test_nan_in_the_posterior_is_refused(sparse):
     fitted, data = sparse
     with pytest.raises(ValueError, match="nan or infinite"):
-        prune(with_weights(fitted, np.nan, 0.0), data)
+        prune(with_beliefs(fitted, np.nan, 1.0), data)
 
 
 @pytest.mark.parametrize(
@@ -442,7 +456,7 @@ def test_the_return_of_a_weight_is_worth_its_evidence(sparse):
     empty = state._replace(alive=tuple(jnp.zeros_like(a) for a in state.alive))
     (block,) = trainer.blocks()
     derivatives = compute_sensitivity(trainer.spec, empty, trainer.constants, block, None)
-    back = find_grown_weight(derivatives.slope[0], derivatives.curvature[0], 1.0)
+    back = find_grown_weight(derivatives.slope[0][0], derivatives.curvature[0][0], 1.0)
     none = log_evidence(x, y[:, 0], [], 4.0)
     expected = [none - log_evidence(x, y[:, 0], [i], 4.0) for i in range(6)]
     np.testing.assert_allclose(back.delta_f, expected, rtol=1e-6, atol=1e-9)

@@ -11,13 +11,13 @@ import secateur as sc
 from c_networks import NETWORKS, compiled, examples, parameters, run, written
 from compiling import run_bound
 from exported import trained
-from secateur.exports.bits import bits_for, first_half, sixteen_bits
-from secateur.exports.evaluate import Numbers, evaluate
-from secateur.exports.models import model_graph
-from secateur.exports.quantise import MODES, quantise
-from secateur.exports.rounding import energy_on, rounded_model
-from secateur.fitting.scaling import Affine, Scaling
+from secateur.exports.evaluator import FloatArithmetic, evaluate_graph
+from secateur.exports.model_graph import make_model_graph
+from secateur.exports.quantisation import MODES, quantise_graph
+from secateur.exports.rounding import choose_bits, measure_bfloat16, round_to_bfloat16
+from secateur.exports.scoring import compute_free_energy, round_model
 from secateur.propagation import propagate
+from secateur.training.scaling import Affine, Scaling
 from uci import load, model, needs_data
 
 RANDOM = np.random.default_rng(5)
@@ -28,6 +28,7 @@ def same_numbers_in_any_order():
     RANDOM.bit_generator.state = np.random.default_rng(5).bit_generator.state
 
 
+SINGLE = FloatArithmetic(np.float32)
 INTEGERS = ("int8", "int16x8")
 
 
@@ -61,17 +62,18 @@ def test_bits_are_the_fewest_that_keep_the_noise_small(most):
             weights[0] = 1.3
             deviations = spread * RANDOM.uniform(0.5, 1.5, size) * (RANDOM.uniform(size=size) < 0.9)
             deviations[0] = spread
-            found = bits_for(weights, deviations, most)
+            found = choose_bits(weights, deviations, most)
             bits, step, noise = fewest_bits(weights, deviations, most)
             assert (found.weights, found.bits) == (np.count_nonzero(weights), bits)
             np.testing.assert_allclose((found.step, found.noise), (step, noise), rtol=1e-9)
-            assert found.steps_of_posterior == pytest.approx(noise**-0.5)
             assert np.abs(np.rint(weights / found.step)).max() <= 2 ** (bits - 1) - 1
 
 
 def test_bits_grow_as_the_posterior_becomes_sure():
     weights = RANDOM.normal(size=40)
-    bits = [bits_for(weights, np.full(40, s), 0.1).bits for s in (3.0, 1.0, 0.3, 0.1, 0.03, 1e-4)]
+    bits = [
+        choose_bits(weights, np.full(40, s), 0.1).bits for s in (3.0, 1.0, 0.3, 0.1, 0.03, 1e-4)
+    ]
     assert bits == sorted(bits)
     assert (bits[0], bits[-1]) == (2, 8)
 
@@ -86,17 +88,16 @@ def test_a_step_of_root_twelve_deviations_adds_the_posteriors_own_variance():
     steps = 2.0 / (2 ** (np.arange(2, 9) - 1) - 1)
     noises = steps**2 / 12 / deviation**2
     row = np.append(RANDOM.uniform(-1, 1, 99), 2.0)
-    found = bits_for(row, np.full(100, deviation), 1.0)
+    found = choose_bits(row, np.full(100, deviation), 1.0)
     assert found.bits == 2 + np.flatnonzero(noises <= 1)[0]
 
 
 def test_tensors_without_weights_or_without_doubt():
-    empty = bits_for(np.zeros((3, 4)), np.zeros((3, 4)), 0.1)
+    empty = choose_bits(np.zeros((3, 4)), np.zeros((3, 4)), 0.1)
     assert (empty.weights, empty.bits, empty.noise) == (0, 2, 0.0)
-    sure = bits_for(np.array([[0.3, -1.0]]), np.zeros((1, 2)), 0.1)
+    sure = choose_bits(np.array([[0.3, -1.0]]), np.zeros((1, 2)), 0.1)
     assert (sure.weights, sure.bits, sure.noise) == (2, 8, 0.0)
     assert sure.step == pytest.approx(1 / 127)
-    assert sure.steps_of_posterior == np.inf
 
 
 def test_the_first_half_of_a_float_is_bfloat16():
@@ -107,10 +108,10 @@ def test_the_first_half_of_a_float_is_bfloat16():
     numbers = numbers[np.isfinite(numbers)]
     expected = np.asarray(jnp.asarray(numbers).astype(jnp.bfloat16).astype(jnp.float32))
     with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(first_half(numbers.astype(np.float64)), expected)
+        np.testing.assert_array_equal(round_to_bfloat16(numbers.astype(np.float64)), expected)
     weights = RANDOM.normal(size=1000)
-    found = sixteen_bits(weights, np.full(1000, 1e-3))
-    assert found.noise == pytest.approx(np.mean((first_half(weights) - weights) ** 2) / 1e-6)
+    found = measure_bfloat16(weights, np.full(1000, 1e-3))
+    assert found.noise == pytest.approx(np.mean((round_to_bfloat16(weights) - weights) ** 2) / 1e-6)
 
 
 # --- the model with rounded weights ---------------------------------------------------------------
@@ -132,9 +133,9 @@ def fitted():
 def test_weights_of_a_dense_network_by_hand(fitted):
     """First layer: weights as they are. Second: times the deviation of the targets."""
     found, x, _ = fitted
-    made = model_graph(found, x, input_factors=False)
-    quantised = quantise(made, "int8")
-    rounded = rounded_model(found, made, quantised.weights)
+    made = make_model_graph(found, x, input_factors=False)
+    quantised = quantise_graph(made, "int8")
+    rounded = round_model(found, made, quantised.weights)
     units = (1.0, float(found.scaling.targets.scale[0]))
     for layer, before, tensor, unit in zip(
         rounded.beliefs["layers"], found.beliefs["layers"], quantised.tensors, units, strict=True
@@ -148,7 +149,7 @@ def test_weights_of_a_dense_network_by_hand(fitted):
         np.testing.assert_array_equal(layer["bias"].mean, before["bias"].mean)
         np.testing.assert_array_equal(layer["weights"].variance, before["weights"].variance)
         deviations = unit * np.sqrt(before["weights"].variance)
-        again = bits_for(unit * weights, np.asarray(deviations, np.float64), 0.1)
+        again = choose_bits(unit * weights, np.asarray(deviations, np.float64), 0.1)
         assert again.bits == tensor.bits
         assert again.noise == pytest.approx(tensor.noise, rel=1e-2)
 
@@ -158,12 +159,12 @@ def test_weights_of_other_networks_come_back_from_the_rounded_model(name):
     f, shapes, shape, _ = NETWORKS[name]
     params = parameters(*shapes, dtype=jnp.float32)
     known = trained(f, params, scaled=shape[-1])
-    made = model_graph(known, examples(name, 80) + 10, input_factors=False)
+    made = make_model_graph(known, examples(name, 80) + 10, input_factors=False)
     for mode in ("int8", "weights16"):
-        quantised = quantise(made, mode)
-        rounded = rounded_model(known, made, quantised.weights)
+        quantised = quantise_graph(made, mode)
+        rounded = round_model(known, made, quantised.weights)
         assert rounded is not None
-        again = model_graph(rounded, examples(name, 80) + 10, input_factors=False)
+        again = make_model_graph(rounded, examples(name, 80) + 10, input_factors=False)
         for node, weights in zip(products(again.graph), quantised.weights, strict=True):
             np.testing.assert_allclose(node.attributes["weights"], weights, rtol=1e-5, atol=1e-7)
 
@@ -171,17 +172,17 @@ def test_weights_of_other_networks_come_back_from_the_rounded_model(name):
 def test_weights_that_are_sums_of_weights_have_no_rounded_model():
     params = parameters((3, 2), (3, 2), dtype=jnp.float32)
     known = trained(lambda p, x: x @ (p[0] + p[1]), params)
-    made = model_graph(known, RANDOM.normal(size=(8, 3)))
-    assert rounded_model(known, made, quantise(made, "weights8").weights) is None
+    made = make_model_graph(known, RANDOM.normal(size=(8, 3)))
+    assert round_model(known, made, quantise_graph(made, "weights8").weights) is None
 
 
 def test_the_change_of_free_energy(fitted):
     """By hand: KL, and the likelihood of the rows, of the beliefs with rounded means."""
     found, x, y = fitted
-    assert energy_on(found, x, y) == pytest.approx(found.free_energy, rel=1e-3)
-    made = model_graph(found, x, input_factors=False)
-    quantised = quantise(made, "weights8")
-    rounded = rounded_model(found, made, quantised.weights)
+    assert compute_free_energy(found, x, y) == pytest.approx(found.free_energy, rel=1e-3)
+    made = make_model_graph(found, x, input_factors=False)
+    quantised = quantise_graph(made, "weights8")
+    rounded = round_model(found, made, quantised.weights)
     standard_x, standard_y = (
         jnp.asarray((v - a.shift) / a.scale, jnp.float32)
         for v, a in ((x, found.scaling.inputs), (y, found.scaling.targets))
@@ -194,14 +195,14 @@ def test_the_change_of_free_energy(fitted):
         return float(parts.total)
 
     by_hand = energy(rounded.beliefs) - energy(found.beliefs)
-    change = energy_on(rounded, x, y) - energy_on(found, x, y)
+    change = compute_free_energy(rounded, x, y) - compute_free_energy(found, x, y)
     assert change == pytest.approx(by_hand, abs=1e-3)
     # The rule's promise: about half the noise per weight.
     weights = sum(t.weights for t in quantised.tensors)
     assert 0 <= abs(change) < 5 * 0.1 * weights
-    coarse = quantise(made, "weights8", most_noise=30.0)
-    worse = rounded_model(found, made, coarse.weights)
-    assert energy_on(worse, x, y) > energy_on(rounded, x, y)
+    coarse = quantise_graph(made, "weights8", most_noise=30.0)
+    worse = round_model(found, made, coarse.weights)
+    assert compute_free_energy(worse, x, y) > compute_free_energy(rounded, x, y)
     assert sum(t.bits for t in coarse.tensors) < sum(t.bits for t in quantised.tensors)
 
 
@@ -211,8 +212,8 @@ def test_the_change_of_free_energy(fitted):
 @pytest.mark.parametrize("mode", INTEGERS)
 def test_scales_cover_the_rows_and_what_is_beyond_saturates(fitted, mode):
     found, x, _ = fitted
-    made = model_graph(found, x, input_factors=False)
-    graph = quantise(made, mode).graph
+    made = make_model_graph(found, x, input_factors=False)
+    graph = quantise_graph(made, mode).graph
     sizes = {}
 
     def watch(value, array):
@@ -220,7 +221,7 @@ def test_scales_cover_the_rows_and_what_is_beyond_saturates(fitted, mode):
             sizes[value] = max(sizes.get(value, 0), int(np.abs(array).max()))
 
     for row in made.rows:
-        evaluate(graph, [row[None]], arithmetic=Numbers(np.float32), watch=watch)
+        evaluate_graph(graph, [row[None]], arithmetic=SINGLE, watch=watch)
     inputs, hidden = sizes.items()
     assert inputs[0].dtype == np.int16  # in either mode
     assert hidden[0].dtype == MODES[mode]
@@ -230,13 +231,11 @@ def test_scales_cover_the_rows_and_what_is_beyond_saturates(fitted, mode):
         assert most - 3 <= size <= most if value.dtype == np.int8 else 0.45 < size / most < 0.51
     far = np.sign(x[:5] - x.mean(0)) * np.float32(1e30)
     farther = np.sign(x[:5] - x.mean(0)) * np.float32(np.inf)
-    first, second = (
-        made.run(v.astype(np.float32), Numbers(np.float32), graph) for v in (far, farther)
-    )
+    first, second = (made.run(v.astype(np.float32), SINGLE, graph) for v in (far, farther))
     np.testing.assert_array_equal(first, second)
     assert np.all(np.isfinite(first))
-    nothing = made.run(np.full((1, 3), np.nan, np.float32), Numbers(np.float32), graph)
-    lowest = made.run(np.full((1, 3), -np.inf, np.float32), Numbers(np.float32), graph)
+    nothing = made.run(np.full((1, 3), np.nan, np.float32), SINGLE, graph)
+    lowest = made.run(np.full((1, 3), -np.inf, np.float32), SINGLE, graph)
     np.testing.assert_array_equal(nothing, lowest)  # a nan is the lowest number
 
 
@@ -244,8 +243,8 @@ def test_rows_anywhere_in_the_data_count(fitted):
     """Also those at the end of sorted data."""
     found, x, _ = fitted
     many = np.repeat(np.sort(x, 0), 40, 0)
-    all_rows = quantise(model_graph(found, many, input_factors=False), "int8")
-    few_rows = quantise(model_graph(found, x, input_factors=False), "int8")
+    all_rows = quantise_graph(make_model_graph(found, many, input_factors=False), "int8")
+    few_rows = quantise_graph(make_model_graph(found, x, input_factors=False), "int8")
     scales = [
         [n.attributes["inverse"] for n in q.graph.nodes if n.op == "quantise"]
         for q in (all_rows, few_rows)
@@ -262,8 +261,8 @@ def test_large_biases_and_many_inputs_do_not_overflow(mode, tmp_path):
     wide = trained(lambda p, x: jax.nn.relu(x @ p[0]) @ p[1], params)
     wide = replace(wide, scaling=Scaling(None, Affine(np.array([1e7]), np.array([1.0]))))
     rows = RANDOM.normal(size=(20, 3000)).astype(np.float32)
-    made = model_graph(wide, rows, input_factors=False)
-    quantised = quantise(made, mode)
+    made = make_model_graph(wide, rows, input_factors=False)
+    quantised = quantise_graph(made, mode)
     assert "a large bias" in quantised.in_floats
     rows[0], rows[1] = 1e9, -1e9
     totals = []
@@ -273,9 +272,9 @@ def test_large_biases_and_many_inputs_do_not_overflow(mode, tmp_path):
             totals.append(np.abs(array).max())
 
     for row in rows:
-        evaluate(quantised.graph, [row[None]], arithmetic=Numbers(np.float32), watch=watch)
+        evaluate_graph(quantised.graph, [row[None]], arithmetic=SINGLE, watch=watch)
     assert (2**18 if mode == "int8" else 2**26) < max(totals) < 2**31
-    truth = made.run(rows, Numbers(np.float32), quantised.graph)
+    truth = made.run(rows, SINGLE, quantised.graph)
     plain = made.run(rows[2:].astype(np.float64))
     assert np.abs(truth[2:] - plain).max() < 0.2 * np.ptp(plain) + 1
     source = written(tmp_path, quantised.graph, "wide", straight=False)
@@ -285,17 +284,17 @@ def test_large_biases_and_many_inputs_do_not_overflow(mode, tmp_path):
 
 def test_what_integers_cannot_do_stays_in_floats_and_is_named():
     f, shapes, _, _ = NETWORKS["normalised"]
-    made = model_graph(
+    made = make_model_graph(
         trained(f, parameters(*shapes, dtype=jnp.float32)), examples("normalised", 40)
     )
-    found = quantise(made, "int16x8")
+    found = quantise_graph(made, "int16x8")
     assert {"div", "rsqrt"} <= set(found.in_floats)
     rows = examples("normalised", 40)
-    gap = made.run(rows, Numbers(np.float32), found.graph) - made.run(rows.astype(np.float64))
+    gap = made.run(rows, SINGLE, found.graph) - made.run(rows.astype(np.float64))
     assert np.abs(gap).max() < 0.2
-    assert quantise(made, "weights8").in_floats == []
+    assert quantise_graph(made, "weights8").in_floats == []
     with pytest.raises(ValueError, match=r"int4.*Supported: int8"):
-        quantise(made, "int4")
+        quantise_graph(made, "int4")
 
 
 # --- data -----------------------------------------------------------------------------------------
@@ -318,13 +317,13 @@ class TestHeldOut:
             pruned = sc.prune(fit, (x[train], y[train]), key=key, progress=False)
             # Scales are those of the training rows: the held-out ones are not looked at.
             small = sc.compact(pruned, inputs=x[:8])
-            made = model_graph(small, x[train], input_factors=False)
+            made = make_model_graph(small, x[train], input_factors=False)
             rows = np.asarray(x[test], np.float32)
-            variance = np.asarray(small.predict(rows).variance)
+            variance = np.asarray(small.predict(rows).outputs.variance)
             before = log_density(small, made.run(rows.astype(np.float64)), variance, y[test])
             for mode, found in changes.items():
-                quantised = quantise(made, mode)
-                means = made.run(rows, Numbers(np.float32), quantised.graph)
+                quantised = quantise_graph(made, mode)
+                means = made.run(rows, SINGLE, quantised.graph)
                 found.append(log_density(small, means, variance, y[test]) - before)
                 print(name, mode, [(t.weights, t.bits) for t in quantised.tensors], found[-1])
         assert min(np.mean(found) for found in changes.values()) > -0.02

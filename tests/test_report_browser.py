@@ -35,7 +35,7 @@ def page(request, browser, tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
     found = run(request.param)
     record = found.record()
-    report.write(record, path)
+    report.write_report(record, path)
     browser.resize(1100, 900)
     browser.open(path)
     return browser, record, path

@@ -3,7 +3,6 @@
 import pickle
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,7 +14,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import secateur as sc
 from compiling import compiled_programs
-from secateur.sklearn import PrunedClassifier, PrunedRegressor, _inputs_in_use
+from secateur.report.network import find_dense_graph
+from secateur.sklearn import PrunedClassifier, PrunedRegressor
 
 SMALL = {"hidden": (4,), "epochs": 60, "retrain_epochs": 20, "random_state": 0}
 ROWS = 60
@@ -33,7 +33,11 @@ def compiled_quickly():
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-@parametrize_with_checks([PrunedRegressor(**SMALL), PrunedClassifier(**SMALL)])
+# Without pruning or hidden layers: everything is compiled anew for every shape of data.
+TINY = {"hidden": (), "epochs": 60, "prune": False, "random_state": 0}
+
+
+@parametrize_with_checks([PrunedRegressor(**TINY), PrunedClassifier(**TINY)])
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 
@@ -70,10 +74,15 @@ def test_the_deviation_of_a_prediction_is_that_of_the_targets(regressor):
     relative = np.median(deviation, axis=0) / [5.0, 0.5]
     np.testing.assert_allclose(relative, 1, atol=3 / np.sqrt(2 * ROWS) + 0.1)
     # Oracle: the moments of a Student-t and of the prediction add up.
-    noise, found = regressor.result_.noise, regressor.result_.predict(X)
+    noise, f = regressor.result_.noise, regressor.result_.predict(X).outputs
     scale = regressor.result_.scaling.targets.scale
-    variance = found.variance + (noise.rate / (noise.shape - 1) * scale**2)[None]
+    variance = f.variance + np.asarray(noise.rate / (noise.shape - 1)) * scale**2
     np.testing.assert_allclose(deviation**2, variance, rtol=1e-9)
+    low, high = regressor.predict_interval(X, level=0.5)
+    assert low.shape == Y.shape
+    # Oracle: a Student t of so many degrees of freedom is almost a Normal.
+    np.testing.assert_allclose(high - low, 2 * 0.6745 * deviation, rtol=0.03)
+    np.testing.assert_allclose(0.5 * (high + low), mean, rtol=1e-9, atol=1e-9)
 
 
 def test_the_shape_of_the_targets_is_that_of_the_predictions(regressor):
@@ -97,7 +106,7 @@ def test_probabilities_are_the_predictive_density(classifier):
     np.testing.assert_allclose(found.sum(axis=1), 1)
     for column in range(3):
         labels = np.full(ROWS, column, np.int32)
-        density = np.exp(classifier.result_.log_density(X, labels))
+        density = np.exp(classifier.result_.predict(X).log_density(labels))
         np.testing.assert_allclose(found[:, column], density, atol=1e-3)
     assert classifier.classes_.tolist() == ["high", "low", "middle"]
     assert classifier.score(X, LABELS) > 0.8
@@ -121,10 +130,12 @@ def test_rows_are_answered_alike_in_every_company(regressor):
     np.testing.assert_allclose(regressor.predict(X[:1]), expected[:1], rtol=1e-12)
 
 
-def test_what_samples_in_training_does_not_when_asked():
+def test_a_model_that_samples_gives_every_row_the_same_answer():
     estimator = PrunedRegressor(inference="local", **SMALL | {"epochs": 3, "prune": False})
     estimator.fit(X, Y)
-    np.testing.assert_array_equal(estimator.predict(X), estimator.predict(X))
+    mean = estimator.predict(X)
+    np.testing.assert_array_equal(estimator.predict(X), mean)
+    np.testing.assert_allclose(estimator.predict(X[7:9]), mean[7:9], rtol=1e-12)
     assert estimator.result_.model.inference == "local"
 
 
@@ -183,11 +194,15 @@ def test_what_cannot_be_fitted_is_refused_with_the_reason(estimator, x, y, messa
 
 
 def test_an_input_whose_unit_leads_nowhere_is_not_in_use():
-    def belief(alive):
-        alive = jnp.array(alive, float)
-        return {"weights": sc.Normal(alive, alive)}
+    def layer(alive):
+        alive = np.array(alive, float)
+        bias = np.ones(alive.shape[1])
+        return {"weights": sc.Normal(alive, alive), "bias": sc.Normal(bias, bias)}
 
-    first = belief([[1, 0], [0, 1], [0, 0]])
-    assert _inputs_in_use({"layers": [first, belief([[1], [0]])]}).tolist() == [True, False, False]
-    assert _inputs_in_use({"layers": [first]}).tolist() == [True, True, False]
-    assert not _inputs_in_use({"layers": [first, belief([[0], [0]])]}).any()
+    def inputs_in_use(*layers):
+        return find_dense_graph({"layers": list(layers)}).inputs_in_use.tolist()
+
+    first = layer([[1, 0], [0, 1], [0, 0]])
+    assert inputs_in_use(first, layer([[1], [0]])) == [True, False, False]
+    assert inputs_in_use(first) == [True, True, False]
+    assert inputs_in_use(first, layer([[0], [0]])) == [False, False, False]

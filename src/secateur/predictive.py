@@ -255,20 +255,18 @@ class Predictive:
             key: A JAX random key.
             count: Number of draws, the first axis of the result.
         """
-        sample_targets = self._method("sample_targets")
-        pick_key, *draw_keys = jax.random.split(key, count + 1)
+        self._method("sample_targets")
+        pick_key, draw_key = jax.random.split(key)
         picks = np.asarray(jax.random.randint(pick_key, (count,), 0, self._samples or 1))
 
-        def compute(block: _Block) -> tuple[np.ndarray]:
-            draws_of_block = []
-            for draw_key, pick in zip(draw_keys, picks, strict=True):
-                f = Normal(block.components.mean[pick], block.components.variance[pick])
-                values = f.sample(jax.random.fold_in(draw_key, block.rows.start))
-                noise_key = jax.random.fold_in(draw_key, self._rows + block.rows.start)
-                draws_of_block.append(np.asarray(sample_targets(noise_key, self._noise, values)))
-            return (np.stack(draws_of_block, axis=1),)
+        def pick(block: _Block) -> tuple[np.ndarray, np.ndarray]:
+            f = block.components
+            return f.mean[picks].swapaxes(0, 1), f.variance[picks].swapaxes(0, 1)
 
-        return self._to_data(np.moveaxis(self._collect(compute)[0], 1, 0))
+        mean, variance = (a.swapaxes(0, 1) for a in self._collect(pick))
+        keys = jax.random.split(draw_key, count)
+        targets = _sample_targets(self._likelihood, self._noise, keys, Normal(mean, variance))
+        return self._to_data(np.asarray(targets))
 
     # --- blocks ---------------------------------------------------------------------------------
 
@@ -384,6 +382,15 @@ def _compute_outputs(
 @jax.jit
 def _compute_moments(likelihood: Any, noise: Any, components: Any) -> PredictiveMoments:
     return jax.vmap(lambda f: likelihood.predictive_moments(noise, f))(components)
+
+
+@jax.jit
+def _sample_targets(likelihood: Any, noise: Any, keys: Array, f: Normal) -> Array:
+    def sample(key: Array, f: Normal) -> Array:
+        value_key, noise_key = jax.random.split(key)
+        return likelihood.sample_targets(noise_key, noise, f.sample(value_key))
+
+    return jax.vmap(sample)(keys, f)
 
 
 @jax.jit

@@ -1,4 +1,4 @@
-"""scikit-learn estimators: dense networks that are trained, pruned and asked like any other.
+"""scikit-learn estimators: dense networks that are trained and pruned like any other estimator.
 
 Training twice on data of the same shape compiles nothing the second time, so a grid search costs
 compilation once for every size of its folds.
@@ -6,13 +6,9 @@ compilation once for every size of its folds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state, column_or_1d
@@ -20,21 +16,21 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
 from secateur.distributions import Normal
-from secateur.fitting import Recipe, fit
-from secateur.fitting.result import Fitted
+from secateur.fitting import fit
 from secateur.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood
 from secateur.likelihoods.base import Likelihood
 from secateur.model import BayesianModel
 from secateur.networks import Dense
+from secateur.predictive import Predictive
 from secateur.pruning import prune
+from secateur.report.network import find_dense_graph
+from secateur.report.performance import find_class_probabilities
+from secateur.training.recipe import Recipe
 
 __all__ = ["PrunedClassifier", "PrunedRegressor"]
 
-# Rows are predicted in blocks of a few sizes, each compiled once for a network.
-_SMALLEST_BLOCK, _LARGEST_BLOCK = 64, 8192
 
-
-class _Pruned(BaseEstimator):
+class _PrunedEstimator(BaseEstimator):
     """What the two estimators share: their parameters, training, and what is left of the inputs."""
 
     def __init__(
@@ -73,7 +69,7 @@ class _Pruned(BaseEstimator):
         self.verbose = verbose
 
     def _train(self, x: np.ndarray, targets: np.ndarray, outputs: int, likelihood: Any) -> None:
-        """Train and prune, and note what came of it."""
+        """Train and prune, and set the attributes that describe the result."""
         if len(x) < 2:
             raise ValueError("the data have 1 sample (n_samples=1). At least 2 are needed.")
         if not self.prior_variance > 0:
@@ -88,7 +84,7 @@ class _Pruned(BaseEstimator):
             prior=Normal(0.0, float(self.prior_variance)),
             inference=self.inference,
         )
-        result: Fitted = fit(
+        result = fit(
             model,
             (x, targets),
             key=fit_key,
@@ -99,7 +95,6 @@ class _Pruned(BaseEstimator):
             restarts=self.restarts,
             progress=bool(self.verbose),
         )
-        weights = result.live_weights
         if self.prune:
             result = prune(
                 result,
@@ -113,33 +108,23 @@ class _Pruned(BaseEstimator):
         self.result_ = result
         self.free_energy_ = result.free_energy
         self.n_weights_ = result.live_weights
-        self.pruned_fraction_ = 1 - self.n_weights_ / weights
-        self.rounds_ = getattr(result, "rounds", ())
-        self.selected_features_ = _inputs_in_use(result.beliefs)
+        self.pruned_fraction_ = result.pruned_fraction
+        self.rounds_ = result.rounds
+        graph = find_dense_graph(result.beliefs)
+        assert graph is not None
+        self.selected_features_ = graph.inputs_in_use
 
-    def _predictions(self, X: Any) -> Iterator[tuple[Normal, int]]:
-        """Yield, block by block, the network's outputs in the data's units, and how many count.
-
-        Always by moments: the beliefs are the same whichever algorithm found them, and so every row
-        gets the same answer whatever other rows there are.
-        """
+    def _predict(self, X: Any) -> Predictive:
+        """Return what the network says of rows."""
         check_is_fitted(self)
         x = validate_data(self, X, reset=False, dtype=np.float64)
-        model = replace(self.result_.model, inference="moments")
-        result = replace(self.result_, model=model)
-        for start in range(0, len(x), _LARGEST_BLOCK):
-            rows = x[start : start + _LARGEST_BLOCK]
-            size = max(_SMALLEST_BLOCK, 1 << (len(rows) - 1).bit_length())
-            padding = np.broadcast_to(rows[:1], (size - len(rows), rows.shape[1]))
-            prediction = result.predict(np.concatenate([rows, padding]))
-            assert isinstance(prediction, Normal)
-            yield prediction, len(rows)
+        return self.result_.predict(x)
 
     def get_support(self, indices: bool = False) -> np.ndarray:
         """Return which inputs the network still uses.
 
         Args:
-            indices: return their numbers and not a mask.
+            indices: Whether to return their numbers instead of a mask.
         """
         check_is_fitted(self)
         return np.flatnonzero(self.selected_features_) if indices else self.selected_features_
@@ -148,46 +133,47 @@ class _Pruned(BaseEstimator):
         """Return the names of the inputs that the network still uses.
 
         Args:
-            input_features: names of all inputs; by default those seen in `fit`, or x0, x1, …
+            input_features: Names of all inputs. Defaults to those seen in `fit`, or x0, x1, …
         """
         check_is_fitted(self)
         return _check_feature_names_in(self, input_features)[self.selected_features_]
 
 
-class PrunedRegressor(MultiOutputMixin, RegressorMixin, _Pruned):
-    """A Bayesian neural network for regression, pruned to what the evidence asks for.
+class PrunedRegressor(MultiOutputMixin, RegressorMixin, _PrunedEstimator):
+    """A Bayesian neural network for regression, pruned as far as the evidence favours it.
 
         y = f(θ, x) + noise        θ ~ N(0, prior_variance)        noise ~ N(0, 1/γ_m), γ_m unknown
 
-    Inputs and targets are standardised inside. A target column with one value only is refused, as
+    Inputs and targets are standardised inside. A target column with only one value is refused, as
     is a single row.
 
     Args:
-        hidden: units of every hidden layer.
-        activation: see `secateur.networks.ACTIVATIONS`.
-        inference: "moments", "local" or "global": how the free energy is found in training.
-        prior_variance: of every weight, for standardised data.
-        prune: whether to prune after training.
-        what: to prune: "weights", "units" (also inputs) or "both".
-        grow: whether weights that were cut may come back; see `secateur.prune`.
-        restarts: how many initialisations to train; the one of least free energy is kept.
+        hidden: Number of units of every hidden layer.
+        activation: Activation function; see `secateur.networks.ACTIVATIONS`.
+        inference: "moments", "local" or "global": how the free energy is computed.
+        prior_variance: Prior variance of every weight, for standardised data.
+        prune: Whether to prune after training.
+        what: What to prune: "weights", "units" (also inputs) or "both".
+        grow: Whether weights that were cut may come back; see `secateur.prune`.
+        restarts: Number of initialisations to train, of which the one of least free energy is kept.
         recipe: "default", "paper" or a `secateur.Recipe`.
-        epochs: at most so many; by default training ends by itself.
-        retrain_epochs: at most so many after each round of pruning.
-        batch_size: rows in a step; by default the recipe's.
-        rate: learning rate; by default the recipe's.
-        random_state: an int for results that can be repeated.
-        verbose: whether to show progress.
+        epochs: Maximum number of epochs. By default training ends by itself.
+        retrain_epochs: Maximum number of epochs after each round of pruning.
+        batch_size: Number of rows in a step. Defaults to the recipe's.
+        rate: Learning rate. Defaults to the recipe's.
+        random_state: An int for results that can be repeated.
+        verbose: Whether to show progress.
 
     Attributes:
-        result_: what `secateur.fit` or `secateur.prune` returned; `secateur.save` takes it.
-        free_energy_: in nats, lower is better; comparable between settings on the same data.
-        n_weights_: how many weights are left.
-        pruned_fraction_: share of the weights that are gone.
-        rounds_: of pruning; see `secateur.Round`.
-        selected_features_: for every input whether the network still uses it.
-        n_features_in_: number of inputs.
-        feature_names_in_: their names, if `X` had any.
+        result_: The `secateur.Trained` model; `secateur.save` takes it.
+        free_energy_: Free energy in nats, lower is better; comparable between settings on the same
+            data.
+        n_weights_: Number of weights that are left.
+        pruned_fraction_: Share of the weights that was removed.
+        rounds_: Rounds of pruning; see `secateur.Round`.
+        selected_features_: For every input, whether the network still uses it.
+        n_features_in_: Number of inputs.
+        feature_names_in_: Their names, if `X` had any.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -205,8 +191,8 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, _Pruned):
         """Train and prune.
 
         Args:
-            X: inputs, (rows, features).
-            y: targets, (rows,) or (rows, outputs).
+            X: Inputs, of shape (rows, features).
+            y: Targets, of shape (rows,) or (rows, outputs).
         """
         x, targets = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         self._flat = targets.ndim == 1
@@ -218,68 +204,71 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, _Pruned):
         """Predict targets.
 
         Args:
-            X: inputs, (rows, features).
-            return_std: also return the standard deviation of the targets: that of f(θ, x) under the
-                beliefs about the weights, and the noise.
+            X: Inputs, of shape (rows, features).
+            return_std: Whether to return the standard deviation of the targets as well: that of
+                f(θ, x) under the beliefs about the weights, and the noise.
 
         Returns:
             The means, in the shape of `y`; with return_std a pair of means and deviations.
         """
-        noise_variance = self._noise_variance() if return_std else np.zeros(1)
-        means, deviations = [], []
-        for prediction, rows in self._predictions(X):
-            means.append(np.asarray(prediction.mean, np.float64)[:rows])
-            variance = np.asarray(prediction.variance, np.float64)[:rows] + noise_variance
-            deviations.append(np.sqrt(variance))
-        mean, deviation = np.concatenate(means), np.concatenate(deviations)
-        if self._flat:
-            mean, deviation = mean[:, 0], deviation[:, 0]
-        return (mean, deviation) if return_std else mean
+        prediction = self._predict(X)
+        mean = self._as_targets(prediction.mean)
+        if not return_std:
+            return mean
+        return mean, self._as_targets(prediction.standard_deviation)
 
-    def _noise_variance(self) -> np.ndarray:
-        """E[1/γ] = β/(α − 1) for every output, in the units of the targets."""
-        check_is_fitted(self)
-        noise, targets = self.result_.noise, self.result_.scaling.targets
-        scale = 1.0 if targets is None else np.asarray(targets.scale, np.float64)
-        return np.asarray(noise.rate / (noise.shape - 1), np.float64) * np.square(scale)
+    def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ends of the central interval that holds a target with a probability.
+
+        Args:
+            X: Inputs, of shape (rows, features).
+            level: Probability of the interval.
+        """
+        low, high = self._predict(X).interval(level)
+        return self._as_targets(low), self._as_targets(high)
+
+    def _as_targets(self, values: np.ndarray) -> np.ndarray:
+        """Return predictions in the shape of the targets that were given to `fit`."""
+        return values[:, 0] if self._flat else values
 
 
-class PrunedClassifier(ClassifierMixin, _Pruned):
-    """A Bayesian neural network for classification, pruned to what the evidence asks for.
+class PrunedClassifier(ClassifierMixin, _PrunedEstimator):
+    """A Bayesian neural network for classification, pruned as far as the evidence favours it.
 
         p(y | x, θ) = σ(f(θ, x)) for two classes, softmax(f(θ, x))_y for more        θ ~ N(0, v)
 
-    Two classes have one logit, more have one each. Targets of one class only are refused, as is a
+    Two classes have one logit, more have one each. Targets of only one class are refused, as is a
     single row. Probabilities are averages over what is believed of the weights, and so less extreme
     than those of a single best network.
 
     Args:
-        hidden: units of every hidden layer.
-        activation: see `secateur.networks.ACTIVATIONS`.
-        inference: "moments", "local" or "global": how the free energy is found in training.
-        prior_variance: v, of every weight, for standardised inputs.
-        prune: whether to prune after training.
-        what: to prune: "weights", "units" (also inputs) or "both".
-        grow: whether weights that were cut may come back; see `secateur.prune`.
-        restarts: how many initialisations to train; the one of least free energy is kept.
+        hidden: Number of units of every hidden layer.
+        activation: Activation function; see `secateur.networks.ACTIVATIONS`.
+        inference: "moments", "local" or "global": how the free energy is computed.
+        prior_variance: Prior variance v of every weight, for standardised inputs.
+        prune: Whether to prune after training.
+        what: What to prune: "weights", "units" (also inputs) or "both".
+        grow: Whether weights that were cut may come back; see `secateur.prune`.
+        restarts: Number of initialisations to train, of which the one of least free energy is kept.
         recipe: "default", "paper" or a `secateur.Recipe`.
-        epochs: at most so many; by default training ends by itself.
-        retrain_epochs: at most so many after each round of pruning.
-        batch_size: rows in a step; by default the recipe's.
-        rate: learning rate; by default the recipe's.
-        random_state: an int for results that can be repeated.
-        verbose: whether to show progress.
+        epochs: Maximum number of epochs. By default training ends by itself.
+        retrain_epochs: Maximum number of epochs after each round of pruning.
+        batch_size: Number of rows in a step. Defaults to the recipe's.
+        rate: Learning rate. Defaults to the recipe's.
+        random_state: An int for results that can be repeated.
+        verbose: Whether to show progress.
 
     Attributes:
-        classes_: the labels, in the order of the columns of `predict_proba`.
-        result_: what `secateur.fit` or `secateur.prune` returned; `secateur.save` takes it.
-        free_energy_: in nats, lower is better; comparable between settings on the same data.
-        n_weights_: how many weights are left.
-        pruned_fraction_: share of the weights that are gone.
-        rounds_: of pruning; see `secateur.Round`.
-        selected_features_: for every input whether the network still uses it.
-        n_features_in_: number of inputs.
-        feature_names_in_: their names, if `X` had any.
+        classes_: Labels, in the order of the columns of `predict_proba`.
+        result_: The `secateur.Trained` model; `secateur.save` takes it.
+        free_energy_: Free energy in nats, lower is better; comparable between settings on the same
+            data.
+        n_weights_: Number of weights that are left.
+        pruned_fraction_: Share of the weights that was removed.
+        rounds_: Rounds of pruning; see `secateur.Round`.
+        selected_features_: For every input, whether the network still uses it.
+        n_features_in_: Number of inputs.
+        feature_names_in_: Their names, if `X` had any.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -296,8 +285,8 @@ class PrunedClassifier(ClassifierMixin, _Pruned):
         """Train and prune.
 
         Args:
-            X: inputs, (rows, features).
-            y: labels, (rows,).
+            X: Inputs, of shape (rows, features).
+            y: Labels, of shape (rows,).
         """
         x, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
@@ -316,43 +305,18 @@ class PrunedClassifier(ClassifierMixin, _Pruned):
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the probability of every class, (rows, classes).
+        """Return the probability of every class, of shape (rows, classes).
 
         Args:
-            X: inputs, (rows, features).
+            X: Inputs, of shape (rows, features).
         """
-        found = []
-        for logits, rows in self._predictions(X):
-            logs = _log_probabilities(self.result_.model.likelihood, logits, len(self.classes_))
-            likely = np.exp(np.asarray(logs, np.float64).T[:rows])
-            found.append(likely / likely.sum(axis=1, keepdims=True))
-        return np.concatenate(found)
+        return find_class_probabilities(self._predict(X))
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the likeliest class of every row.
+        """Return the most probable class of every row.
 
         Args:
-            X: inputs, (rows, features).
+            X: Inputs, of shape (rows, features).
         """
-        chosen = np.argmax(self.predict_proba(X), axis=1)
-        return self.classes_[chosen]
-
-
-@partial(jax.jit, static_argnums=2)
-def _log_probabilities(likelihood: Any, logits: Normal, classes: int) -> jax.Array:
-    """ln p of every class (first axis) and row, the uncertainty of the logits integrated out."""
-    shape = logits.mean.shape if classes == 2 else logits.mean.shape[:1]
-    each = [
-        likelihood.predictive_log_density(None, logits, jnp.full(shape, label, jnp.int32))
-        for label in range(classes)
-    ]
-    return jnp.stack(each)
-
-
-def _inputs_in_use(beliefs: Any) -> np.ndarray:
-    """Follow the live weights of a dense network back from its outputs."""
-    reached: Any = slice(None)
-    for layer in reversed(beliefs["layers"]):
-        alive = np.asarray(layer["weights"].variance) > 0
-        reached = np.any(alive[:, reached], axis=1)
-    return reached
+        choices = np.argmax(self.predict_proba(X), axis=1)
+        return self.classes_[choices]

@@ -1,5 +1,5 @@
 """The command line: `secateur COMMAND …`."""
 
-from secateur.cli.app import main
+from secateur.cli.application import main
 
 __all__ = ["main"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,43 +15,49 @@ from secateur.compaction.analysis import Analysis, analyse
 from secateur.compaction.folding import Fold, Weights, apply_folds, find_folds, leave_out
 from secateur.compaction.removal import Removal, choose_units, describe_removal
 from secateur.compaction.smaller_function import SmallerFunction
-from secateur.compaction.verifying import ROWS, are_same, evaluate_outputs, random_inputs
+from secateur.distributions import Normal
 from secateur.model import BayesianModel
 from secateur.networks import Dense, Gru
+from secateur.propagation import draws, propagate
 from secateur.pytrees import align_tree, flatten_beliefs, is_belief
 from secateur.structure.unit_search import is_array
 from secateur.trained import Compaction, History, Trained
-from secateur.training.layout import lay_out
+from secateur.training.layout import flatten_priors, lay_out, to_numpy
 from secateur.training.scaling import Affine, Scaling
 
 __all__ = ["compact"]
+
+# Random inputs on which the smaller model is compared with the original.
+ROWS = 32
+_TOLERANCE = 1e-6  # relative to the largest output
+_ROUNDING = 32  # units in the last place, where that is more: single precision
 
 
 def compact(trained: Trained, *, drop_inputs: bool = False, inputs: Any = None) -> Trained:
     """Take dead units out of a trained model, without any change of what it predicts.
 
-    A unit is dead if none of its weights has an effect: nobody reads it, or it is always 0. One
-    whose inputs are all cut is a constant, which goes into the bias of the units that read it
-    (mean and variance of w·c are added to the bias's) where there is one:
+    A unit is dead if none of its weights has an effect: nothing reads it, or it is always 0. A unit
+    whose inputs are all cut is a constant, which goes into the bias of the units that read it, if
+    they have one (mean and variance of w·c are added to those of the bias):
 
         y_k = b_k + Σ_u w_uk c_u        b_k ← b_k + w_uk c_u
 
-    What that leaves is compared with the original on random inputs before it is returned: mean and
-    variance of the prediction under `"moments"` and `"independent"`, and f at the mean weights for
+    The result is compared with the original on random inputs before it is returned: mean and
+    variance of the outputs under `"moments"` and `"independent"`, f at the mean weights for
     inference that samples.
 
     Args:
-        trained: a trained model, from `prune`, `fit`, `update` or `load`.
-        drop_inputs: also take out input features that no weight reads, so that the compacted model
-            takes only those that `compaction.kept_inputs` names (along the last axis of the inputs).
-        inputs: some rows as given to `fit`, of which the shapes count; not needed for
+        trained: A trained model, from `prune`, `fit`, `update` or `load`.
+        drop_inputs: Whether to remove input features that no weight reads, too. The compacted model
+            then takes only the features in `compaction.kept_inputs` (last axis of the inputs).
+        inputs: Some rows like those given to `fit`; only their shapes count. Not needed for
             `secateur.networks`.
 
     Returns:
-        A `Trained` whose `compaction` says what was removed. Its function is a smaller `secateur.networks` specification, or your own
-        function where that takes smaller arrays as it is, or else the same equations with smaller
-        sizes. A layer of which nothing is left keeps one unit, with all weights cut. What a model
-        was updated from (`update`) is not kept.
+        A `Trained` whose `compaction` says what was removed. Its function is a smaller
+        `secateur.networks` specification, or your own function if that accepts smaller arrays, or
+        else the same equations with smaller sizes. A layer of which nothing is left keeps one unit,
+        with all weights cut. What a model was updated from (`update`) is not kept.
 
     Example:
         >>> import secateur as sc
@@ -209,10 +216,9 @@ def _candidates(f: Any, params: Any, beliefs: Any, removal: Removal) -> Any:
 
 
 def _complexity(beliefs: Any, priors: Any) -> float:
-    leaves, _, treedef = flatten_beliefs(beliefs)
-    pairs = zip(leaves, align_tree(priors, treedef, "priors"), strict=True)
-    every = [(leaf, prior) for leaf, prior in pairs if is_belief(leaf)]
-    return float(_compiled_complexity([q for q, _ in every], [p for _, p in every]))
+    """Return the complexity, by vectors of many leaves: one small program does for most models."""
+    layout, flat, _ = lay_out(to_numpy(beliefs), priors, multiple=1024)
+    return float(_compiled_complexity(list(flat), list(flatten_priors(layout, priors))))
 
 
 _compiled_complexity = jax.jit(complexity)
@@ -265,8 +271,8 @@ def _kept_inputs(removal: Removal, example: Any) -> Any:
 
 
 def _shrink_scaling(scaling: Scaling, removal: Removal) -> Scaling:
-    def is_affine(node: Any) -> bool:
-        return node is None or isinstance(node, Affine)
+    def is_affine(leaf: Any) -> bool:
+        return leaf is None or isinstance(leaf, Affine)
 
     def shrink(affine: Affine | None, at: Any) -> Affine | None:
         if affine is None or at is None or not np.ndim(affine.shift):
@@ -278,3 +284,54 @@ def _shrink_scaling(scaling: Scaling, removal: Removal) -> Scaling:
     if len(leaves) != len(removal.inputs):  # one None for a whole pytree
         return scaling
     return replace(scaling, inputs=structure.unflatten(map(shrink, leaves, removal.inputs)))
+
+
+# --- comparing with the original ------------------------------------------------------------------
+
+
+def random_inputs(example: Any, rows: int, seed: int = 0) -> Any:
+    """Draw inputs like an example; values that are not real numbers are the example's own."""
+    rng = np.random.default_rng(seed)
+
+    def draw(x: Any) -> Any:
+        x = np.asarray(x)
+        if np.issubdtype(x.dtype, np.floating) or x.dtype.kind == "V":
+            return jnp.asarray(rng.normal(size=(rows, *x.shape[1:])), x.dtype)
+        return jnp.asarray(x[np.arange(rows) % len(x)])
+
+    return jax.tree.map(draw, example)
+
+
+def evaluate_outputs(f: Any, inference: str, beliefs: Any, x: Any) -> list[np.ndarray]:
+    """Return means and variances of the outputs, or under sampling f at the mean weights."""
+    layout, flat, certain = lay_out(to_numpy(beliefs))
+    result = _evaluate(f, inference, layout, flat, certain, x)
+    return [np.asarray(a) for a in jax.tree.leaves(result)]
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _evaluate(f, inference, layout, flat, certain, x) -> Any:
+    beliefs = layout.beliefs(flat, certain)
+    if draws(inference):
+        return f(mean_weights(beliefs), x)
+    outputs = propagate(f, inference)(None, beliefs, x)
+    # What no weight is left to make uncertain comes back as an array: its variance is 0.
+    return jax.tree.map(
+        lambda y: y if is_belief(y) else Normal(y, jnp.zeros_like(y)), outputs, is_leaf=is_belief
+    )
+
+
+def are_same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
+    """Whether outcomes are equal up to rounding."""
+    return len(one) == len(other) and all(map(_is_same, one, other))
+
+
+def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not jnp.issubdtype(one.dtype, jnp.floating):
+        return bool(np.array_equal(one, other))
+    limit = max(_TOLERANCE, _ROUNDING * float(jnp.finfo(one.dtype).eps))
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    scale = max(np.max(np.abs(one), initial=0), np.max(np.abs(other), initial=0))
+    return bool(np.max(np.abs(one - other), initial=0) <= limit * scale)

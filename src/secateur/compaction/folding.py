@@ -15,8 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from secateur.compaction.analysis import Analysis
-from secateur.compaction.biases import BiasedProduct
+from secateur.compaction.analysis import Analysis, BiasedProduct
 from secateur.distributions import Normal
 from secateur.equations import compat
 from secateur.propagation import UnsupportedOperation, draws

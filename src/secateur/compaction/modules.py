@@ -66,8 +66,8 @@ def _library(node: Any) -> str | None:
 def _unknown(layer: Any, where: str, known: Any) -> TypeError:
     return TypeError(
         f"shrink_module: {where} is a {type(layer).__name__}, whose size changed and which is not "
-        f"known. Supported: {', '.join(known)}. The compacted model's model has the smaller function "
-        "and its params."
+        f"known. Supported: {', '.join(known)}. The smaller function and its params are in "
+        "compacted.model."
     )
 
 
@@ -97,8 +97,9 @@ def _of_statistics(layer: Any) -> Sizes:
     shapes = {v.shape for v in (layer.mean, layer.var, layer.scale, layer.bias) if v is not None}
     if len(shapes) > 1:
         raise TypeError(
-            "shrink_module: the running statistics of a BatchNorm are not among the params, so they are "
-            "not smaller. Give the whole state as params, with where=… for what is uncertain."
+            "shrink_module: the running statistics of a BatchNorm are not among the params, so "
+            "they are not smaller. Give the whole state as params, with where=… for what is "
+            "uncertain."
         )
     return {"num_features": layer.mean.shape[0]}
 
@@ -225,8 +226,8 @@ def _keras(original: Any, params: Any, kept_inputs: Any) -> Any:
     variables = original.trainable_variables
     if len(arrays) != len(variables):
         raise TypeError(
-            f"shrink_module: the model has {len(variables)} trainable variables, and the params are "
-            f"{len(arrays)} arrays. Give the model whose trainable_variables the params were."
+            f"shrink_module: the model has {len(variables)} trainable variables, and the params "
+            f"are {len(arrays)} arrays. Give the model whose trainable_variables the params were."
         )
     new = {id(v): a for v, a in zip(variables, arrays, strict=True)}
 

@@ -139,7 +139,9 @@ def pad_array(x: Any, padding: Sequence[tuple[int, int]], value: Any) -> Any:
     return result
 
 
-def take_windows(x: Any, size: Sequence[int], strides: Sequence[int], dilation: Sequence[int]) -> Any:
+def take_windows(
+    x: Any, size: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
+) -> Any:
     """All windows of an array that is padded already: (places …, elements of a window …)."""
     reach = [(n - 1) * d + 1 for n, d in zip(size, dilation, strict=True)]
     found = sliding_window_view(x, reach)

@@ -11,6 +11,7 @@ import numpy as np
 __all__ = ["INTEGER_FUNCTIONS", "clamp", "lookup_int8", "multiplier_and_shift", "requantise",
            "sigmoid_q15", "table_int8", "tanh_q15"]  # fmt: skip
 
+
 def clamp(value: np.ndarray, lowest: int, highest: int) -> np.ndarray:
     """Return what `sc_clamp` does."""
     return np.clip(value, lowest, highest)

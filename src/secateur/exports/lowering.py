@@ -8,8 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from secateur.equations import KnownValue, compat, read_program
+from secateur.equations import Equation, KnownValue, compat, read_program, trace_function
 from secateur.equations.primitives import CONTROL_FLOW
+from secateur.exports.constant_folding import evaluate_known, to_numbers
 from secateur.exports.graph import (
     ELEMENTWISE,
     Atom,
@@ -17,11 +18,12 @@ from secateur.exports.graph import (
     ExportError,
     Graph,
     Node,
-    State,
+    Origin,
+    StateVariable,
     Value,
 )
 
-__all__ = ["lower"]
+__all__ = ["lower_function", "lower_model"]
 
 _IDENTITY = {"copy", "copy_p", "reduce_precision", "stop_gradient", "optimization_barrier"}
 _REDUCTIONS = {f"reduce_{kind}": kind for kind in ("sum", "max", "min", "prod")}
@@ -30,22 +32,48 @@ _WINDOWS = {"reduce_window_sum": "sum", "reduce_window_max": "max"}
 _SAME = {"add_any": "add"}
 
 
-def lower(f: Callable[[Any], Any], x: jax.ShapeDtypeStruct, *, by_frame: bool = False) -> Graph:
+def lower_function(
+    f: Callable[[Any], Any], x: jax.ShapeDtypeStruct, *, by_frame: bool = False
+) -> Graph:
     """Read the steps of a function of one array.
 
     Args:
-        f: the model function with its weights filled in.
-        x: shape and type of its input.
-        by_frame: a loop over one single frame is not kept as one; what it carries becomes state of
-            the graph, which then takes one frame at a time.
+        f: Function with its weights filled in.
+        x: Shape and type of its input.
+        by_frame: Whether a loop over one single frame is replaced by its body. What the loop
+            carries becomes state of the graph, which then takes one frame at a time.
 
     Raises:
-        ExportError: something in it has no counterpart.
+        ExportError: Something in the function has no counterpart.
     """
-    jaxpr, consts = compat.trace(lambda x: jax.tree.leaves(f(x)), x)
+    return lower_model(lambda _, x: f(x), (), x, by_frame=by_frame)
+
+
+def lower_model(
+    f: Callable[[Any, Any], Any], params: Any, x: jax.ShapeDtypeStruct, *, by_frame: bool = False
+) -> Graph:
+    """Read the steps of a model function, with the `Origin` of every weight.
+
+    Args:
+        f: Model function of parameters and one array.
+        params: Parameters. Leaves are counted in their order.
+        x: Shape and type of the input.
+        by_frame: As in `lower_function`.
+
+    Raises:
+        ExportError: Something in the function has no counterpart.
+    """
+    leaves, structure = jax.tree.flatten((params, x))
+    places = [i for i, leaf in enumerate(leaves[:-1]) if isinstance(leaf, jax.Array | np.ndarray)]
+    arrays = [np.asarray(leaves[i]) for i in places]
+    trace = trace_function(f, leaves, structure, [*places, len(leaves) - 1], [*arrays, x])
+    tagged = [
+        Constant.of(array, Origin.of_leaf(i, array.shape))
+        for i, array in zip(places, arrays, strict=True)
+    ]
     source = Value(x.shape, x.dtype)
     lowering = _Lowering(by_frame)
-    outputs = lowering.run(jaxpr, consts, [source])
+    outputs = lowering.run(trace.jaxpr, trace.consts, [*tagged, source])
     graph = Graph([source], outputs, lowering.nodes, lowering.states)
     graph.drop_unread()
     return graph
@@ -55,35 +83,36 @@ class _Lowering:
     def __init__(self, by_frame: bool) -> None:
         self.by_frame = by_frame
         self.nodes: list[Node] = []
-        self.states: list[State] = []
+        self.states: list[StateVariable] = []
 
     def run(self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Atom]) -> list[Atom]:
         """Add the steps of a jaxpr, and return its results."""
-        flat = read_program(jaxpr, consts, [isinstance(a, Value) for a in inputs])
-        atoms: dict[Any, Atom] = dict(zip(flat.inputs, inputs, strict=True))
+        tracked = [isinstance(a, Value) or a.origin is not None for a in inputs]
+        program = read_program(jaxpr, consts, tracked)
+        atoms: dict[Any, Atom] = dict(zip(program.inputs, inputs, strict=True))
 
         def read(atom: Any) -> Atom:
             if isinstance(atom, KnownValue):
-                return Constant.of(_numbers(atom.value))
+                return Constant.of(to_numbers(atom.value))
             return atoms[atom]
 
-        for node in flat.equations:
-            operands = [read(a) for a in node.inputs]
-            results = self.step(node, operands)
-            atoms.update(zip(node.outputs, results, strict=True))
-        return [read(a) for a in flat.outputs]
+        for equation in program.equations:
+            operands = [read(a) for a in equation.inputs]
+            results = self.lower_equation(equation, operands)
+            atoms.update(zip(equation.outputs, results, strict=True))
+        return [read(a) for a in program.outputs]
 
-    def step(self, node: Any, operands: list[Atom]) -> list[Atom]:
-        """Add one equation."""
-        if all(isinstance(a, Constant) for a in operands):
-            return _known(node, operands)
+    def lower_equation(self, node: Equation, operands: list[Atom]) -> list[Atom]:
+        """Add the steps of one equation, and return its results."""
         name = _SAME.get(node.name, node.name)
         if name in _IDENTITY:
             return operands
         if CONTROL_FLOW.get(name) == "remat":
-            return self.run(*compat.open_jaxpr(node.eqn.params["jaxpr"]), operands)
+            return self.run(*compat.open_jaxpr(node.params["jaxpr"]), operands)
+        if all(isinstance(a, Constant) for a in operands):
+            return evaluate_known(node, operands)  # type: ignore[arg-type]
         if name in ELEMENTWISE:
-            return [self.elementwise(name, node, operands)]
+            return [self.add_elementwise(name, node, operands)]
         rule = getattr(self, f"_{(_REDUCTIONS.get(name) and 'reduce') or name}", None)
         if rule is None:
             raise ExportError(
@@ -95,61 +124,67 @@ class _Lowering:
         return results if isinstance(results, list) else [results]
 
     def add(
-        self, op: str, inputs: Sequence[Atom], shape: Any, dtype: Any, node: Any, **attributes: Any
+        self,
+        op: str,
+        inputs: Sequence[Atom],
+        shape: Any,
+        dtype: Any,
+        node: Equation,
+        **attributes: Any,
     ) -> Value:
         """Add a step with one result."""
         value = Value(shape, dtype)
         self.nodes.append(Node(op, list(inputs), [value], attributes, node.where))
         return value
 
-    def like(self, op: str, inputs: Sequence[Atom], node: Any, **attributes: Any) -> Value:
+    def add_like(self, op: str, inputs: Sequence[Atom], node: Equation, **attributes: Any) -> Value:
         """Add a step whose result is shaped as the equation's."""
         out = node.outputs[0]
         return self.add(op, inputs, out.shape, out.dtype, node, **attributes)
 
-    def elementwise(self, name: str, node: Any, operands: list[Atom]) -> Atom:
+    def add_elementwise(self, name: str, node: Equation, operands: list[Atom]) -> Atom:
         rank = len(node.outputs[0].shape)
-        operands = [a if len(a.shape) == rank else self.ranked(a, rank, node) for a in operands]
-        attributes = {"y": node.eqn.params["y"]} if name == "integer_pow" else {}
-        return self.like(name, operands, node, **attributes)
+        operands = [a if len(a.shape) == rank else self.match_rank(a, rank, node) for a in operands]
+        attributes = {"y": node.params["y"]} if name == "integer_pow" else {}
+        return self.add_like(name, operands, node, **attributes)
 
-    def ranked(self, atom: Atom, rank: int, node: Any) -> Atom:
+    def match_rank(self, atom: Atom, rank: int, node: Equation) -> Atom:
         """A scalar operand with the axes of the others."""
         shape = (1,) * rank
         if isinstance(atom, Constant):
             return Constant(atom.array.reshape(shape), shape)
         return self.add("reshape", [atom], shape, atom.dtype, node)
 
-    def moved(self, atom: Atom, order: Sequence[int], node: Any) -> Atom:
+    def transpose(self, atom: Atom, order: Sequence[int], node: Equation) -> Atom:
         order = tuple(int(i) for i in order)
         if order == tuple(range(len(order))):
             return atom
         shape = tuple(atom.shape[i] for i in order)
         return self.add("transpose", [atom], shape, atom.dtype, node, order=order)
 
-    def reshaped(self, atom: Atom, shape: Sequence[int], node: Any) -> Atom:
+    def reshape(self, atom: Atom, shape: Sequence[int], node: Equation) -> Atom:
         if tuple(shape) == atom.shape:
             return atom
         return self.add("reshape", [atom], shape, atom.dtype, node)
 
     # --- one rule for each primitive, by its name -------------------------------------------------
 
-    def _convert_element_type(self, node: Any, operands: list[Atom]) -> Atom:
+    def _convert_element_type(self, node: Equation, operands: list[Atom]) -> Atom:
         (x,) = operands
         after = np.dtype(node.outputs[0].dtype)
         if x.dtype.kind == after.kind == "f":
             return x
         if x.dtype.kind == "b" and after.kind == "f":
             one, zero = (Constant.of(np.full((1,) * len(x.shape), v, after)) for v in (1, 0))
-            return self.like("select_n", [x, zero, one], node)
+            return self.add_like("select_n", [x, zero, one], node)
         raise ExportError(
             f"a conversion from {x.dtype} to {after} cannot be exported ({node.where}). "
             "Supported: floating numbers, and comparisons as numbers."
         )
 
-    def _dot_general(self, node: Any, operands: list[Atom]) -> Atom:
+    def _dot_general(self, node: Equation, operands: list[Atom]) -> Atom:
         left, right = operands
-        (left_axes, right_axes), (left_batch, right_batch) = node.eqn.params["dimension_numbers"]
+        (left_axes, right_axes), (left_batch, right_batch) = node.params["dimension_numbers"]
         if left_batch or right_batch or all(isinstance(a, Value) for a in operands):
             raise ExportError(
                 f"a product of two computed arrays cannot be exported ({node.where}). Supported: "
@@ -161,25 +196,28 @@ class _Lowering:
         assert isinstance(weights, Constant)
         w_free = [a for a in range(len(weights.shape)) if a not in w_axes]
         x_free = [a for a in range(len(x.shape)) if a not in x_axes]
-        matrix = weights.full().transpose([*w_free, *w_axes])
         kept = [x.shape[a] for a in x_free]
         out = [weights.shape[a] for a in w_free]
         fan_in = int(np.prod([x.shape[a] for a in x_axes], dtype=int))
-        x = self.reshaped(self.moved(x, [*x_free, *x_axes], node), [*kept, fan_in], node)
-        matrix = matrix.reshape(-1, fan_in).astype(np.float64)
-        dtype = node.outputs[0].dtype
+        x = self.reshape(self.transpose(x, [*x_free, *x_axes], node), [*kept, fan_in], node)
+
+        def as_matrix(array: np.ndarray) -> np.ndarray:
+            return array.transpose([*w_free, *w_axes]).reshape(-1, fan_in)
+
+        matrix = as_matrix(weights.full()).astype(np.float64)
         y: Atom = self.add(
-            "linear", [x], [*kept, len(matrix)], dtype, node, weights=matrix, bias=None
-        )
-        y = self.reshaped(y, [*kept, *out], node)
+            "linear", [x], [*kept, len(matrix)], node.outputs[0].dtype, node, weights=matrix,
+            bias=None, origin=weights.origin and weights.origin.move(as_matrix),
+        )  # fmt: skip
+        y = self.reshape(y, [*kept, *out], node)
         if weights_left:
             free = len(kept)
-            y = self.moved(y, [*range(free, free + len(out)), *range(free)], node)
+            y = self.transpose(y, [*range(free, free + len(out)), *range(free)], node)
         return y
 
-    def _conv_general_dilated(self, node: Any, operands: list[Atom]) -> Atom:
+    def _conv_general_dilated(self, node: Equation, operands: list[Atom]) -> Atom:
         x, kernel = operands
-        params = node.eqn.params
+        params = node.params
         if not isinstance(kernel, Constant) or params["batch_group_count"] != 1:
             raise ExportError(
                 f"this convolution cannot be exported ({node.where}). Supported: one of a computed "
@@ -193,26 +231,31 @@ class _Lowering:
             order = (0, rank - 1, *range(1, rank - 1))  # batch, channel, space in the array
         else:
             order = (0, 1, *spatial)
-            x = self.moved(x, numbers.lhs_spec, node)
-        weights = kernel.full().transpose(numbers.rhs_spec).astype(np.float64)
+            x = self.transpose(x, numbers.lhs_spec, node)
+
+        def turn(array: np.ndarray) -> np.ndarray:
+            return array.transpose(numbers.rhs_spec)
+
+        weights = turn(kernel.full()).astype(np.float64)
         out_shape = [0] * rank
         for place, axis in zip(order, numbers.out_spec, strict=True):
             out_shape[place] = node.outputs[0].shape[axis]
         y: Atom = self.add(
             "conv", [x], out_shape, node.outputs[0].dtype, node, weights=weights, bias=None,
+            origin=kernel.origin and kernel.origin.move(turn),
             channels_last=order[1] != 1, strides=tuple(params["window_strides"]),
             padding=tuple(map(tuple, params["padding"])), dilation=tuple(params["rhs_dilation"]),
             stretch=tuple(params["lhs_dilation"]), groups=params["feature_group_count"],
         )  # fmt: skip
         if order == (0, 1, *spatial):
-            y = self.moved(y, np.argsort(numbers.out_spec).tolist(), node)
+            y = self.transpose(y, np.argsort(numbers.out_spec).tolist(), node)
         return y
 
-    def _window(self, node: Any, operands: list[Atom]) -> Atom:
-        params = node.eqn.params
+    def _window(self, node: Equation, operands: list[Atom]) -> Atom:
+        params = node.params
         if any(d != 1 for d in (*params["base_dilation"], *params["window_dilation"])):
             raise ExportError(f"dilated pooling cannot be exported ({node.where}).")
-        return self.like(
+        return self.add_like(
             "pool", operands[:1], node, kind=_WINDOWS[node.name],
             window=tuple(params["window_dimensions"]), strides=tuple(params["window_strides"]),
             padding=tuple(map(tuple, params["padding"])),
@@ -220,38 +263,40 @@ class _Lowering:
 
     _reduce_window_sum = _reduce_window_max = _window
 
-    def _reduce(self, node: Any, operands: list[Atom]) -> Atom:
-        axes = tuple(node.eqn.params["axes"])
-        return self.like("reduce", operands, node, kind=_REDUCTIONS[node.name], axes=axes)
+    def _reduce(self, node: Equation, operands: list[Atom]) -> Atom:
+        axes = tuple(node.params["axes"])
+        return self.add_like("reduce", operands, node, kind=_REDUCTIONS[node.name], axes=axes)
 
-    def _reshape(self, node: Any, operands: list[Atom]) -> Atom:
-        return self.reshaped(operands[0], node.outputs[0].shape, node)
+    def _reshape(self, node: Equation, operands: list[Atom]) -> Atom:
+        return self.reshape(operands[0], node.outputs[0].shape, node)
 
     _squeeze = _expand_dims = _reshape
 
-    def _transpose(self, node: Any, operands: list[Atom]) -> Atom:
-        return self.moved(operands[0], node.eqn.params["permutation"], node)
+    def _transpose(self, node: Equation, operands: list[Atom]) -> Atom:
+        return self.transpose(operands[0], node.params["permutation"], node)
 
-    def _broadcast_in_dim(self, node: Any, operands: list[Atom]) -> Atom:
+    def _broadcast_in_dim(self, node: Equation, operands: list[Atom]) -> Atom:
         x = operands[0]
-        shape, places = node.outputs[0].shape, node.eqn.params["broadcast_dimensions"]
+        shape, places = node.outputs[0].shape, node.params["broadcast_dimensions"]
         inserted = [1] * len(shape)
         for axis, place in enumerate(places):
             inserted[place] = x.shape[axis]
-        ranked = self.reshaped(x, inserted, node)
+        expanded = self.reshape(x, inserted, node)
         if tuple(inserted) == tuple(shape):
-            return ranked
-        return self.like("expand", [ranked], node)
+            return expanded
+        return self.add_like("expand", [expanded], node)
 
-    def _slice(self, node: Any, operands: list[Atom]) -> Atom:
-        params = node.eqn.params
+    def _slice(self, node: Equation, operands: list[Atom]) -> Atom:
+        params = node.params
         starts, limits = params["start_indices"], params["limit_indices"]
         steps = params["strides"] or (1,) * len(starts)
-        return self.like("slice", operands, node, starts=starts, limits=limits, steps=tuple(steps))
+        return self.add_like(
+            "slice", operands, node, starts=starts, limits=limits, steps=tuple(steps)
+        )
 
-    def _dynamic_slice(self, node: Any, operands: list[Atom]) -> Atom:
+    def _dynamic_slice(self, node: Equation, operands: list[Atom]) -> Atom:
         x, *starts = operands
-        sizes = node.eqn.params["slice_sizes"]
+        sizes = node.params["slice_sizes"]
         if not all(isinstance(s, Constant) for s in starts):
             raise ExportError(f"an index that is computed cannot be exported ({node.where}).")
         first = [
@@ -260,13 +305,13 @@ class _Lowering:
         ]
         limits = [a + size for a, size in zip(first, sizes, strict=True)]
         steps = (1,) * len(first)
-        return self.like("slice", [x], node, starts=first, limits=limits, steps=steps)
+        return self.add_like("slice", [x], node, starts=first, limits=limits, steps=steps)
 
-    def _split(self, node: Any, operands: list[Atom]) -> list[Atom]:
+    def _split(self, node: Equation, operands: list[Atom]) -> list[Atom]:
         (x,) = operands
-        axis, start = node.eqn.params["axis"], 0
+        axis, start = node.params["axis"], 0
         parts: list[Atom] = []
-        for slot, size in zip(node.outputs, node.eqn.params["sizes"], strict=True):
+        for slot, size in zip(node.outputs, node.params["sizes"], strict=True):
             starts, limits = [0] * len(x.shape), list(x.shape)
             starts[axis], limits[axis] = start, start + size
             start += size
@@ -277,15 +322,15 @@ class _Lowering:
             )  # fmt: skip
         return parts
 
-    def _rev(self, node: Any, operands: list[Atom]) -> Atom:
-        return self.like("reverse", operands, node, axes=tuple(node.eqn.params["dimensions"]))
+    def _rev(self, node: Equation, operands: list[Atom]) -> Atom:
+        return self.add_like("reverse", operands, node, axes=tuple(node.params["dimensions"]))
 
-    def _concatenate(self, node: Any, operands: list[Atom]) -> Atom:
-        return self.like("concatenate", operands, node, axis=node.eqn.params["dimension"])
+    def _concatenate(self, node: Equation, operands: list[Atom]) -> Atom:
+        return self.add_like("concatenate", operands, node, axis=node.params["dimension"])
 
-    def _pad(self, node: Any, operands: list[Atom]) -> Atom:
+    def _pad(self, node: Equation, operands: list[Atom]) -> Atom:
         x, value = operands
-        edges = node.eqn.params["padding_config"]
+        edges = node.params["padding_config"]
         if not isinstance(value, Constant) or any(gap for _, _, gap in edges):
             raise ExportError(f"only padding at the ends can be exported ({node.where}).")
         if any(lo < 0 or hi < 0 for lo, hi, _ in edges):  # cuts off
@@ -298,39 +343,41 @@ class _Lowering:
         padding = tuple((max(lo, 0), max(hi, 0)) for lo, hi, _ in edges)
         if not any(map(any, padding)):
             return x
-        return self.like("pad", [x], node, padding=padding, value=value.number)
+        return self.add_like("pad", [x], node, padding=padding, value=value.number)
 
-    def _scan(self, node: Any, operands: list[Atom]) -> list[Atom]:
+    def _scan(self, node: Equation, operands: list[Atom]) -> list[Atom]:
         eqn = node.eqn
         num_consts, num_carry = compat.scan_counts(eqn)
         consts, rest = operands[:num_consts], operands[num_consts:]
         carry, stacked = rest[:num_carry], rest[num_carry:]
         body = compat.open_jaxpr(eqn.params["jaxpr"])
         if self.by_frame:
-            return self.frame(node, body, consts, carry, stacked)
+            return self.unroll_frame(node, body, consts, carry, stacked)
         if any(isinstance(a, Value) for a in (*consts, *carry)):
             raise ExportError(
                 f"a loop that begins with computed values cannot be exported ({node.where}). "
                 "Supported: a loop over time whose state begins with constants."
             )
-        inner = _Lowering(False)
+        inner = _Lowering(by_frame=False)
         starts = [Value(a.shape, a.dtype) for a in carry]
         frames = [Value(a.shape[1:], a.dtype) for a in stacked]
         results = inner.run(*body, [*consts, *starts, *frames])
         graph = Graph([*starts, *frames], results, inner.nodes, inner.states)
         graph.drop_unread()
-        made: list[Atom] = [Value(slot.shape, slot.dtype) for slot in node.outputs]
+        outputs: list[Atom] = [Value(slot.shape, slot.dtype) for slot in node.outputs]
         self.nodes.append(
-            Node("recurrent", list(stacked), made, {  # type: ignore[arg-type]
+            Node("recurrent", list(stacked), outputs, {  # type: ignore[arg-type]
                 "body": graph, "carried": num_carry, "reverse": eqn.params["reverse"],
                 "initial": [a.full() for a in carry],  # type: ignore[union-attr]
             }, node.where)
         )  # fmt: skip
-        return made
+        return outputs
 
-    def frame(self, node: Any, body: Any, consts: Any, carry: Any, stacked: Any) -> list[Atom]:
+    def unroll_frame(
+        self, node: Equation, body: Any, consts: Any, carry: Any, stacked: Any
+    ) -> list[Atom]:
         """The body of a loop over one frame, in the loop's place."""
-        if node.eqn.params["length"] != 1 or node.eqn.params["reverse"]:
+        if node.params["length"] != 1 or node.params["reverse"]:
             raise ExportError(
                 f"a loop that does not go forward over the frames cannot be exported frame by "
                 f"frame ({node.where})."
@@ -340,45 +387,18 @@ class _Lowering:
                 f"a state that begins with computed values cannot be exported ({node.where})."
             )
         starts = [Value(a.shape, a.dtype) for a in carry]
-        frames = [self.reshaped(a, a.shape[1:], node) for a in stacked]
+        frames = [self.reshape(a, a.shape[1:], node) for a in stacked]
         jaxpr, jaxpr_consts = body
         results = self.run(jaxpr, jaxpr_consts, [*consts, *starts, *frames])
-        after, made = results[: len(carry)], results[len(carry) :]
+        after, outputs = results[: len(carry)], results[len(carry) :]
         self.states += [
-            State(before, a, np.array(initial.full()))
+            StateVariable(before, a, np.array(initial.full()))
             for before, a, initial in zip(starts, after, carry, strict=True)
         ]
-        return [*after, *(self.reshaped(_as_value(a), (1, *a.shape), node) for a in made)]
+        return [*after, *(self.reshape(_check_value(a), (1, *a.shape), node) for a in outputs)]
 
 
-def _as_value(atom: Atom) -> Atom:
+def _check_value(atom: Atom) -> Atom:
     if isinstance(atom, Constant):
         raise ExportError("a loop over time with a constant result cannot be exported.")
     return atom
-
-
-def _numbers(value: Any) -> np.ndarray:
-    if isinstance(value, jax.core.Tracer):
-        raise ExportError("the model function cannot be exported from inside another JAX function.")
-    dtype = getattr(value, "dtype", None)
-    if dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
-        raise ExportError("the model draws random numbers, which cannot be exported.")
-    return np.asarray(value)
-
-
-def _known(node: Any, operands: list[Atom]) -> list[Atom]:
-    """Evaluate an equation; elementwise ones and broadcasts on as little as was kept."""
-    out = node.outputs[0]
-    arrays = [a.array for a in operands]  # type: ignore[union-attr]
-    if node.name == "broadcast_in_dim":
-        shape = [1] * len(out.shape)
-        for axis, place in enumerate(node.eqn.params["broadcast_dimensions"]):
-            shape[place] = arrays[0].shape[axis]
-        return [Constant(arrays[0].reshape(shape), out.shape)]
-    if node.name in ELEMENTWISE or node.name == "convert_element_type":
-        compact = np.broadcast_shapes(*(a.shape for a in arrays))
-        arrays = [np.broadcast_to(a, compact) for a in arrays]
-        (result,) = compat.bind(node.eqn, *arrays)
-        return [Constant(np.asarray(result).reshape(compact or (1,) * len(out.shape)), out.shape)]
-    results = compat.bind(node.eqn, *(a.full() for a in operands))  # type: ignore[union-attr]
-    return [Constant.of(_numbers(r)) for r in results]

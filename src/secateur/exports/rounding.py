@@ -1,97 +1,141 @@
-"""What rounding its weights does to a model: beliefs with rounded means, and their free energy."""
+"""How weights are rounded, and which functions become tables, where a network is quantised.
+
+The posterior knows how many bits a weight needs. Rounding to a step s adds the variance s²/12, and
+the posterior says how much variance σ² there is anyway. With
+
+    noise = mean of (s²/12)/σ² over the weights that are left
+
+the free energy rises by about half the noise per weight; a step of √12·σ is a noise of 1.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
-from secateur.beliefs.trees import flatten, is_belief
-from secateur.distributions import Normal
-from secateur.energy import free_energy
-from secateur.exports.models import ModelGraph
-from secateur.fitting.result import Trained
-from secateur.propagation import draws, propagate
+from secateur.exports.graph import ELEMENTWISE, Constant, Graph, Node, Value
+from secateur.exports.sheet import TensorBits
 
-__all__ = ["energy_on", "rounded_model"]
+__all__ = ["Lookups", "choose_bits", "find_lookups", "has_zero", "measure_bfloat16",
+           "round_to_bfloat16"]  # fmt: skip
 
-_TOLERANCE = 1e-4
+_LEAST_BITS, _MOST_BITS = 2, 8
 
 
-def rounded_model(
-    trained: Trained, model: ModelGraph, weights: Sequence[np.ndarray]
-) -> Trained | None:
-    """The model with its means rounded as the graph's weights were, variances as they are.
+def round_to_bfloat16(weights: np.ndarray) -> np.ndarray:
+    """Return the nearest numbers whose float32 ends in 16 zeros."""
+    bits = weights.astype(np.float32).view(np.uint32).astype(np.uint64)
+    upper = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16
+    return upper.astype(np.uint32).view(np.float32).astype(np.float64)
 
-    Every weight of the graph is one of the model's times a constant. Which one, and what
-    constant, is found out by filling the model with ones and with its weights' numbers.
+
+def measure_bfloat16(weights: np.ndarray, deviations: np.ndarray) -> TensorBits:
+    """Return what is lost where only the first 16 bits of every float are kept."""
+    known = (weights != 0) & (deviations > 0)
+    gap = (round_to_bfloat16(weights) - weights)[known] / deviations[known]
+    noise = float(np.mean(gap**2)) if known.any() else 0.0
+    return TensorBits(int(np.count_nonzero(weights)), 16, 2.0**-7, noise)
+
+
+def choose_bits(weights: np.ndarray, deviations: np.ndarray, most_noise: float) -> TensorBits:
+    """Return the fewest bits whose rounding adds little to what the posterior leaves open.
 
     Args:
-        trained: the model.
-        model: its graph.
-        weights: of each product in the graph, after rounding.
-
-    Returns:
-        None where weights of the graph are not single weights of the model.
+        weights: Weights of one product.
+        deviations: Standard deviations of the posterior, 0 where a weight is certain.
+        most_noise: Largest noise of rounding, as in `TensorBits`.
     """
-    leaves, _, structure = flatten(trained.beliefs)
-    places = [i for i, leaf in enumerate(leaves) if is_belief(leaf)]
-    sizes = [int(np.size(leaves[i].mean)) for i in places]
-    means = np.concatenate([np.ravel(leaves[i].mean) for i in places]).astype(np.float64)
-    starts = np.cumsum([0, *sizes])
-
-    def filled(numbers: np.ndarray) -> list[np.ndarray]:
-        parts = list(leaves)
-        for k, i in enumerate(places):
-            part = numbers[starts[k] : starts[k + 1]].reshape(np.shape(leaves[i].mean))
-            parts[i] = jnp.asarray(part, leaves[i].mean.dtype)
-        graph = model.steps(structure.unflatten(parts))
-        return [n.attributes["weights"] for n in graph.nodes if n.op in ("linear", "conv")]
-
-    factors = filled(np.ones_like(means))
-    numbered = filled(np.arange(1.0, len(means) + 1))
-    changed = means.copy()
-    products = [n.attributes["weights"] for n in model.graph.nodes if n.op in ("linear", "conv")]
-    for factor, number, before, after in zip(factors, numbered, products, weights, strict=True):
-        if np.any(factor == 0):
-            return None
-        index = np.rint(number / factor).astype(int) - 1
-        if index.min() < 0 or index.max() >= len(means):
-            return None
-        if not np.allclose(means[index] * factor, before, rtol=_TOLERANCE, atol=1e-12):
-            return None
-        changed[index] = after / factor
-    made = list(leaves)
-    for k, i in enumerate(places):
-        part = changed[starts[k] : starts[k + 1]].reshape(np.shape(leaves[i].mean))
-        made[i] = Normal(jnp.asarray(part, leaves[i].mean.dtype), leaves[i].variance)
-    return replace(trained, beliefs=structure.unflatten(made))
+    live = weights != 0
+    if not live.any():
+        return TensorBits(0, _LEAST_BITS, 1.0, 0.0)
+    largest = float(np.max(np.abs(weights)))
+    sure = (deviations <= 0) & live  # certain weights: nothing is known of what they allow
+    precision = np.mean(1 / deviations[live & ~sure] ** 2) if (live & ~sure).any() else np.inf
+    for bits in range(_LEAST_BITS, _MOST_BITS + 1):
+        step = largest / (2 ** (bits - 1) - 1)
+        noise = float(step**2 / 12 * precision)
+        if noise <= most_noise:
+            break
+    return TensorBits(int(live.sum()), bits, step, noise if np.isfinite(noise) else 0.0)
 
 
-def energy_on(trained: Trained, inputs: Any, targets: Any) -> float:
-    """Free energy of a model on some rows, in nats and the data's own units."""
-    dtype = jnp.result_type(*(q.mean for q in jax.tree.leaves(trained.beliefs, is_leaf=is_belief)
-                              if is_belief(q)))  # fmt: skip
-    block = trained.scaling.standard((inputs, targets), dtype)
-    sampling = draws(trained.model.inference)
-    key = jax.random.key(0) if sampling else None
-    samples = trained.recipe.samples if sampling else 1
-    model = trained.model
-    forward = propagate(model.f, model.inference)
+# --- functions of one value that integers have no arithmetic for ----------------------------------
 
-    @jax.jit  # of the data only: beliefs may hold leaves that are no arrays
-    def energy(block: Any) -> Array:
-        return free_energy(
-            forward, trained.beliefs, trained.priors, model.likelihood, trained.noise, block,
-            key=key, samples=samples,
-        ).total  # fmt: skip
 
-    total = float(energy(block))
-    if trained.scaling.targets is not None:
-        total += len(block[1]) * trained.scaling.targets.log_jacobian_per_row(targets)
-    return total
+@dataclass(frozen=True, eq=False)
+class Lookups:
+    """Functions of one value that are looked up.
+
+    Attributes:
+        looked_up: by result, the value that it is a function of, and the steps.
+        inner: results of steps inside such functions only.
+    """
+
+    looked_up: dict[Value, tuple[Value, list[Node]]]
+    inner: set[Value]
+
+
+_OWN = {"tanh", "logistic", "add", "sub", "mul", "neg"}
+
+
+def find_lookups(graph: Graph) -> Lookups:
+    """Find chains of elementwise steps that are one function of one value and need a table."""
+    users = graph.users()
+    results = set(graph.results())
+    functions: dict[Value, tuple[Value, list[Node]]] = {}
+    for node in graph.nodes:
+        if node.op not in ELEMENTWISE:
+            continue
+        if any(isinstance(a, Constant) and a.number is None for a in node.inputs):
+            continue
+        values = [a for a in node.inputs if isinstance(a, Value)]
+        parts = [functions.get(v, (v, [])) for v in values]
+        roots = {root for root, _ in parts}
+        if len(roots) != 1 or any(v.shape != node.output.shape for v in values):
+            continue
+        steps = [s for _, steps in parts for s in steps]
+        functions[node.output] = (parts[0][0], [*dict.fromkeys(steps), node])
+    looked_up, inner = {}, set()
+    for value, (root, steps) in functions.items():
+        readers = users.get(value, [])
+        outside = value in results or any(
+            r.output not in functions or functions[r.output][0] is not root for r in readers
+        )
+        simple = len(steps) == 1 and (steps[0].op in _OWN or _is_relu(steps[0]))
+        if not outside or simple or root is graph.inputs[0] or root.dtype.kind != "f":
+            continue
+        last = steps[-1]
+        affine = len(steps) > 1 and last.op in ("add", "sub", "neg")
+        if affine and _read_outside(last, functions, users, root):
+            continue  # 1 − z of a gate that is there anyway
+        looked_up[value] = (root, steps)
+        inner |= {s.output for s in steps[:-1]}
+    needed = {v for v in inner if _needed_elsewhere(v, looked_up, inner, users, results)}
+    return Lookups(looked_up, inner - needed - set(looked_up))
+
+
+def _is_relu(node: Node) -> bool:
+    return node.op == "max" and has_zero(node)
+
+
+def _read_outside(node: Node, functions: dict, users: dict, root: Value) -> bool:
+    """Whether the operand of an affine step is read by others, and so is there anyway."""
+    value = next(a for a in node.inputs if isinstance(a, Value))
+    return any(
+        r is not node and (r.output not in functions or functions[r.output][0] is not root)
+        for r in users.get(value, [])
+    )
+
+
+def _needed_elsewhere(
+    value: Value, looked_up: dict, inner: set[Value], users: dict, results: set
+) -> bool:
+    if value in results:
+        return True
+    return any(r.output not in inner and r.output not in looked_up for r in users.get(value, []))
+
+
+def has_zero(node: Node) -> bool:
+    """Whether an operand is 0: a relu, if it is a maximum."""
+    return any(isinstance(a, Constant) and a.number == 0 for a in node.inputs)

@@ -121,6 +121,7 @@ def _into_weights_before(graph, node, makers, users, read) -> bool:
     factor = np.broadcast_to(np.asarray(factor, np.float64), (len(weights),))
     column = factor.reshape(-1, *(1,) * (weights.ndim - 1))
     maker.attributes |= {"weights": weights * column, "bias": bias * factor + term}
+    _scale_origin(maker, column)
     graph.replace(node.output, value)
     return True
 
@@ -147,9 +148,15 @@ def _into_weights_after(node, makers, users, read) -> bool:
     factor = np.broadcast_to(factor, (weights.shape[1],))
     row = factor.reshape(1, -1, *(1,) * (weights.ndim - 2))
     node.attributes["weights"] = weights * row
+    _scale_origin(node, row)
     node.inputs = [value]
     _small_shift(node, factor, makers, users)
     return True
+
+
+def _scale_origin(node: Node, factor: np.ndarray) -> None:
+    origin = node.attributes["origin"]
+    node.attributes["origin"] = origin and origin.scale(factor)
 
 
 def _small_shift(node: Node, factor: np.ndarray, makers: dict, users: dict) -> None:

@@ -105,6 +105,8 @@ class Encoder:
             raise TypeError(f"save: {name} is an array of random keys, which a file cannot hold.")
         values = np.asarray(node)
         spec: dict[str, Any] = {"jax": on_device}
+        if isinstance(node, np.generic):
+            spec["scalar"] = True
         if values.dtype.name in _SEEN_AS:
             spec["dtype"] = values.dtype.name
             values = values.view(_SEEN_AS[values.dtype.name])
@@ -194,7 +196,7 @@ class Decoder:
                 raise FileError(f"arrays of {spec['dtype']!r} are not known to this version")
             values = values.view(jnp.dtype(spec["dtype"]))
         if not spec["jax"]:
-            return values
+            return values[()] if "scalar" in spec else values
         if jax.dtypes.canonicalize_dtype(values.dtype) != values.dtype:
             raise FileError(
                 "the model was made in double precision, which JAX has switched off here. Switch "

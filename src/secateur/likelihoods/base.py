@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -13,6 +14,9 @@ from secateur.distributions import Gamma, Normal
 
 Prediction = Normal | Array
 Noise = Gamma | None
+
+# Probability by which `invert_cdf` may be off, and largest number of its steps.
+_SMALLEST_EXCESS, _MOST_STEPS = 1e-14, 100
 
 
 class PredictiveMoments(NamedTuple):
@@ -212,19 +216,43 @@ def sum_outputs(values: Array) -> Array:
 
 
 def invert_cdf(
-    cdf: Any, probability: float, low: np.ndarray, high: np.ndarray, *, steps: int = 60
+    cdf: Callable[[np.ndarray], np.ndarray], probability: float, low: Any, high: Any
 ) -> np.ndarray:
-    """Return where an increasing function of arrays reaches a probability, by bisection.
+    """Return where a continuous increasing function of arrays reaches a probability.
+
+    Regula falsi with the weights of Illinois; every element stops by itself, so that its result
+    does not depend on the others.
 
     Args:
         cdf: Elementwise function.
         probability: Value to reach.
-        low: Where the function is below it.
+        low: Where the function is at most that.
         high: Where the function is at least that.
-        steps: Number of halvings.
+
+    Example:
+        >>> cubes = invert_cdf(lambda x: x**3, 0.5, np.zeros(2), np.array([1.0, 2.0]))
+        >>> (cubes**3).round(12).tolist()
+        [0.5, 0.5]
     """
-    for _ in range(steps):
-        middle = 0.5 * (low + high)
-        is_below = cdf(middle) < probability
-        low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
-    return high
+    low, high = np.array(low, np.float64), np.array(high, np.float64)
+    excess_low, excess_high = cdf(low) - probability, cdf(high) - probability
+    was_below = np.zeros(low.shape, np.int8)  # of the last step: 1, −1, or 0 before the first
+    for _ in range(_MOST_STEPS):
+        rise = excess_high - excess_low
+        share = np.where(rise > 0, -excess_low / np.where(rise > 0, rise, 1), 0.5)
+        middle = low + np.clip(share, 0, 1) * (high - low)
+        excess = cdf(middle) - probability
+        is_below = np.where(excess < 0, 1, -1)
+        # An end that stays twice counts half, so that the next guess lies beyond the solution.
+        halved = np.where(is_below == was_below, 0.5, 1.0)
+        excess_high = np.where(is_below == 1, halved * excess_high, excess)
+        excess_low = np.where(is_below == 1, excess, halved * excess_low)
+        low, high = np.where(is_below == 1, middle, low), np.where(is_below == 1, high, middle)
+        is_done = (np.abs(excess) < _SMALLEST_EXCESS) | (middle + (high - low) == middle)
+        low, high = np.where(is_done, middle, low), np.where(is_done, middle, high)
+        excess_low = np.where(is_done, 0, excess_low)
+        excess_high = np.where(is_done, 0, excess_high)
+        was_below = is_below
+        if np.all(low == high):
+            break
+    return 0.5 * (low + high)

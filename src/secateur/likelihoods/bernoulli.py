@@ -99,8 +99,12 @@ class BernoulliLikelihood(WithoutNoise):
 
     def _chance(self, components: Normal) -> np.ndarray:
         """P(y = 1), averaged over the components."""
-        f = Normal(jnp.asarray(components.mean), jnp.asarray(components.variance))
-        return np.asarray(_chance_of_one(f), np.float64).mean(axis=0)
+        mean, variance = components.mean, components.variance
+        # Padded to a power of two, so that few sizes are compiled.
+        padding = (0, (1 << max(0, mean.size - 1).bit_length()) - mean.size)
+        f = Normal(*(jnp.asarray(np.pad(a.ravel(), padding)) for a in (mean, variance)))
+        chance = np.asarray(_chance_of_one(f), np.float64)[: mean.size]
+        return chance.reshape(mean.shape).mean(axis=0)
 
 
 @jax.jit

@@ -19,7 +19,6 @@ from secateur.likelihoods.base import (
     Prediction,
     PredictiveMoments,
     WithoutNoise,
-    invert_cdf,
     like_prediction,
     split,
     sum_outputs,
@@ -95,13 +94,12 @@ class PoissonLikelihood(WithoutNoise):
         high = np.ones(components.mean.shape[1:])
         while np.any(short := self.predictive_cdf(noise, components, high) < probability):
             high = np.where(short, 2 * high, high)
-        steps = int(np.ceil(np.log2(np.max(high, initial=1.0)))) + 2
         low = np.full_like(high, -1.0)
-
-        def cdf(values: np.ndarray) -> np.ndarray:
-            return self.predictive_cdf(noise, components, np.floor(values))
-
-        return np.floor(invert_cdf(cdf, probability, low, high, steps=steps + 1))
+        while np.any(high - low > 1):
+            middle = np.floor(0.5 * (low + high))
+            is_short = self.predictive_cdf(noise, components, middle) < probability
+            low, high = np.where(is_short, middle, low), np.where(is_short, high, middle)
+        return high
 
     def sample_targets(self, key: Array, noise: Noise, f: Array) -> Array:
         """Draw counts from log-rates."""

@@ -9,26 +9,41 @@ import numpy as np
 from matplotlib.ticker import PercentFormatter
 
 from secateur.distributions import Normal
-from secateur.paper.drawing import ALGORITHM_TITLES, COLOURS, CRITERION_TITLES, drawn
-from secateur.paper.sweeping import CRITERIA, QUICK_EPOCHS, named, sweeps
-from secateur.paper.writing import as_csv, made_by, write_atomically
-from secateur.pruning.sweep import Sweep
+from secateur.paper.boston_sweeps import CRITERIA, SweepOptions, obtain_sweeps
+from secateur.paper.result_files import describe_origin, format_csv, write_figure, write_result
+from secateur.pruning.curves import Curve, Sweep
 from secateur.reduction import prune_scores
 
-__all__ = ["criteria_on_grid", "figure1", "figure2", "figure3", "gaps"]
+__all__ = ["compare_stops", "draw_figure1", "draw_figure2", "draw_figure3", "score_grid"]
 
 REDUCED_VARIANCE = 1e-16
+ALGORITHM_TITLES = {
+    "moments": "variance backpropagation",
+    "local": "local reparametrisation",
+    "global": "global reparametrisation",
+}
+CRITERION_TITLES = {
+    "bmr": "Bayesian model reduction",
+    "snr": "signal-to-noise ratio",
+    "spr": "signal plus robustness",
+}
+# Of Okabe and Ito's palette, which the colour-blind can tell apart.
+COLOURS = {"bmr": "#0072B2", "snr": "#E69F00", "spr": "#009E73", "mark": "#D55E00"}
 
 
-def criteria_on_grid(
+# --- figure 1 -------------------------------------------------------------------------------------
+
+
+def score_grid(
     means: np.ndarray, deviations: np.ndarray, reduced_variance: float = REDUCED_VARIANCE
 ) -> dict[str, np.ndarray]:
     """Score beliefs N(mean, deviation²) under a prior N(0, 1), by criterion.
 
     Args:
-        means: of the beliefs, 1-d.
-        deviations: of the beliefs, 1-d.
-        reduced_variance: of the prior that Bayesian model reduction puts in the place of N(0, 1).
+        means: Means of the beliefs, 1-d.
+        deviations: Standard deviations of the beliefs, 1-d.
+        reduced_variance: Variance of the prior that Bayesian model reduction puts in the place of
+            N(0, 1).
 
     Returns:
         Arrays of shape (deviations, means); "bmr" in nats.
@@ -42,23 +57,23 @@ def criteria_on_grid(
     }
 
 
-def figure1(out: Path) -> None:
+def draw_figure1(out: Path) -> None:
     """Draw the three criteria over posterior mean and deviation, and where BMR is 0.
 
     Writes `figure1.png`, `.svg` and `.csv`.
 
     Args:
-        out: folder for the results.
+        out: Folder for the results.
     """
     means, deviations = np.linspace(-3, 3, 61), np.linspace(0.05, 2, 40)
-    scores = criteria_on_grid(means, deviations)
-    note = made_by("figure1")
+    scores = score_grid(means, deviations)
+    note = describe_origin("figure1")
     looks = {
         "snr": ("cividis", np.linspace(0, 6, 25), "max", "|μ|/σ"),
         "spr": ("cividis", np.linspace(0, 5, 26), "neither", "|μ| + σ"),
         "bmr": ("PuOr", np.linspace(-4, 4, 33), "max", "ΔF, nats"),
     }
-    with drawn(out, "figure1", note, (10.5, 3.3)) as figure:
+    with write_figure(out, "figure1", note, (10.5, 3.3)) as figure:
         panels = figure.subplots(1, 3, sharey=True)
         for axes, (name, (colours, levels, beyond, label)) in zip(
             panels, looks.items(), strict=True
@@ -79,140 +94,97 @@ def figure1(out: Path) -> None:
         for j, mean in enumerate(means)
     )
     header = ["mean", "deviation", *CRITERIA]
-    write_atomically(out / "figure1.csv", as_csv(note, header, rows))
+    write_result(out / "figure1.csv", format_csv(note, header, rows))
 
 
-def figure2(
-    out: Path,
-    *,
-    kind: str = "paper",
-    seed: int = 0,
-    epochs: int | None = None,
-    samples: int | None = None,
-    data_dir: Path | None = None,
-    quick: bool = False,
-    progress: bool = True,
+# --- figures 2 and 3 ------------------------------------------------------------------------------
+
+
+def draw_figure2(
+    out: Path, options: SweepOptions, *, data_dir: Path | None = None, progress: bool = True
 ) -> None:
     """Draw the free energy that BMR estimates, and the actual one, against the pruning rate.
 
     Boston, three algorithms, no retraining. Writes `figure2.png`, `.svg` and `.csv`
-    (`figure2-default` with that recipe). The trainings are those of `figure3`: whichever comes
+    (`figure2-default` with that recipe). The trainings are those of figure 3: whichever comes
     first leaves them in `sweeps.json`.
 
     Args:
-        out: folder for the results.
-        kind: of recipe, "paper" or "default".
-        seed: of the trainings.
-        epochs: of each training; by default the recipe's.
-        samples: that each free energy of a sampling algorithm averages; by default 10.
-        data_dir: where the data are; see `secateur.datasets.load`.
-        quick: few epochs.
-        progress: whether to say on standard error how far it is.
+        out: Folder for the results.
+        options: How to train.
+        data_dir: Folder with the data; see `secateur.datasets.load`.
+        progress: Whether to report progress on standard error.
     """
-    epochs = epochs or (QUICK_EPOCHS if quick else None)
-    options: dict[str, Any] = {"seed": seed, "epochs": epochs, "samples": samples}
-    found = sweeps(out, kind=kind, data_dir=data_dir, progress=progress, **options)
-    note, name = _note("figure2", kind, **options), named("figure2", kind)
-    with drawn(out, name, note, (10.5, 3.4)) as figure:
-        panels = figure.subplots(1, len(found))
-        for axes, (inference, each) in zip(panels, found.items(), strict=True):
-            curve = each.curves["bmr"]
+    sweeps = obtain_sweeps(out, options, data_dir=data_dir, progress=progress)
+    note, name = options.describe_origin("figure2"), options.name_result("figure2")
+    with write_figure(out, name, note, (10.5, 3.4)) as figure:
+        panels = figure.subplots(1, len(sweeps))
+        for axes, (inference, result) in zip(panels, sweeps.items(), strict=True):
+            curve = result.curves["bmr"]
             axes.plot(curve.rates, curve.free_energy, color=COLOURS["bmr"], label="actual")
-            _shade(axes, curve, curve.free_energy, COLOURS["bmr"])
+            _shade_errors(axes, curve, curve.free_energy, COLOURS["bmr"])
             axes.plot(
                 curve.rates, curve.estimated, "--", color=COLOURS["snr"], label="estimated by BMR"
             )
-            _mark_stop(axes, each.stop_rate, each.stop_free_energy)
+            _mark_stop(axes, result.stop_rate, result.stop_free_energy)
             axes.set_title(ALGORITHM_TITLES[inference])
-            shown = np.concatenate([curve.estimated, curve.free_energy])
-            _limit(axes, shown, float(curve.free_energy[0]))
-            _rates(axes)
+            values = np.concatenate([curve.estimated, curve.free_energy])
+            _limit_height(axes, values, float(curve.free_energy[0]))
+            _label_rates(axes)
         panels[0].set_ylabel("free energy, nats")
         panels[0].legend(loc="upper left")
+    columns = {"rate": "rates", "estimated": "estimated", "actual": "free_energy"}
+    columns["standard_error"] = "standard_error"
     rows = (
-        [inference, *map(float, values)]
-        for inference, each in found.items()
-        for values in zip(
-            *(
-                getattr(each.curves["bmr"], column)
-                for column in ("rates", "estimated", "free_energy", "standard_error")
-            ),
-            strict=True,
-        )
+        [inference, *numbers]
+        for inference, result in sweeps.items()
+        for numbers in _list_points(result.curves["bmr"], columns.values())
     )
-    header = ["algorithm", "rate", "estimated", "actual", "standard_error"]
-    write_atomically(out / f"{name}.csv", as_csv(f"{note}; {_stops(found)}", header, rows))
+    header = ["algorithm", *columns]
+    write_result(out / f"{name}.csv", format_csv(f"{note}; {_list_stops(sweeps)}", header, rows))
 
 
-def figure3(
-    out: Path,
-    *,
-    kind: str = "paper",
-    seed: int = 0,
-    epochs: int | None = None,
-    samples: int | None = None,
-    data_dir: Path | None = None,
-    quick: bool = False,
-    progress: bool = True,
+def draw_figure3(
+    out: Path, options: SweepOptions, *, data_dir: Path | None = None, progress: bool = True
 ) -> str:
     """Draw free energy and negative accuracy against the pruning rate, for BMR, SNR and SPR.
 
-    Boston, three algorithms, no retraining. Writes `figure3.png`, `.svg`,
-    `.csv` and `.md`; see `figure2`, also for the arguments.
+    Boston, three algorithms, no retraining. Writes `figure3.png`, `.svg`, `.csv` and `.md`; see
+    `draw_figure2`, also for the arguments.
 
     Returns:
-        What `figure3.md` says: how far BMR's own stopping point is from the lowest free energy of
-        any rate and criterion.
+        The text of `figure3.md`; see `compare_stops`.
     """
-    epochs = epochs or (QUICK_EPOCHS if quick else None)
-    options: dict[str, Any] = {"seed": seed, "epochs": epochs, "samples": samples}
-    found = sweeps(out, kind=kind, data_dir=data_dir, progress=progress, **options)
-    note, name = _note("figure3", kind, **options), named("figure3", kind)
-    with drawn(out, name, note, (9.2, 4.8)) as figure:
-        panels = figure.subplots(2, len(found), sharex=True)
-        for column, (inference, each) in zip(panels.T, found.items(), strict=True):
-            for criterion, curve in each.curves.items():
-                values = (curve.free_energy, -curve.accuracy)
-                for axes, value in zip(column, values, strict=True):
-                    label = CRITERION_TITLES[criterion]
-                    axes.plot(curve.rates, value, color=COLOURS[criterion], label=label)
-                    _shade(axes, curve, value, COLOURS[criterion])
-            _mark_stop(column[0], each.stop_rate, each.stop_free_energy)
-            column[1].axvline(each.stop_rate, color=COLOURS["mark"], linewidth=1, linestyle=":")
-            curves = each.curves.values()
-            _limit(
-                column[0],
-                np.concatenate([c.free_energy for c in curves]),
-                float(each.curves["bmr"].free_energy[0]),
-            )
-            errors = np.concatenate([-c.accuracy for c in curves])
-            _limit(column[1], errors, float(np.min(errors)) * 1.25)
+    sweeps = obtain_sweeps(out, options, data_dir=data_dir, progress=progress)
+    note, name = options.describe_origin("figure3"), options.name_result("figure3")
+    with write_figure(out, name, note, (9.2, 4.8)) as figure:
+        panels = figure.subplots(2, len(sweeps), sharex=True)
+        for column, (inference, result) in zip(panels.T, sweeps.items(), strict=True):
+            _draw_criteria(column, result)
             column[0].set_title(ALGORITHM_TITLES[inference])
-            column[0].tick_params(labelbottom=False)
-            _rates(column[1])
         panels[0, 0].set_ylabel("free energy, nats")
         panels[1, 0].set_ylabel("negative accuracy, nats")
         panels[1, 0].legend(loc="upper left")
     columns = ("rates", "free_energy", "complexity", "accuracy", "standard_error")
     rows = (
-        [inference, criterion, *map(float, values)]
-        for inference, each in found.items()
-        for criterion, curve in each.curves.items()
-        for values in zip(*(getattr(curve, c) for c in columns), strict=True)
+        [inference, criterion, *numbers]
+        for inference, result in sweeps.items()
+        for criterion, curve in result.curves.items()
+        for numbers in _list_points(curve, columns)
     )
     header = ["algorithm", "criterion", "rate", *columns[1:]]
-    write_atomically(out / f"{name}.csv", as_csv(f"{note}; {_stops(found)}", header, rows))
-    text = gaps(found, note)
-    write_atomically(out / f"{name}.md", text)
+    write_result(out / f"{name}.csv", format_csv(f"{note}; {_list_stops(sweeps)}", header, rows))
+    text = compare_stops(sweeps, note)
+    write_result(out / f"{name}.md", text)
     return text
 
 
-def gaps(found: dict[str, Sweep], note: str) -> str:
+def compare_stops(sweeps: dict[str, Sweep], note: str) -> str:
     """Compare BMR's own stopping point with the lowest free energy of any rate and criterion.
 
     Args:
-        found: sweeps by algorithm.
-        note: on where they come from.
+        sweeps: Sweeps by algorithm.
+        note: Line on where they come from.
 
     Returns:
         A table in Markdown.
@@ -225,32 +197,53 @@ def gaps(found: dict[str, Sweep], note: str) -> str:
         "it |",
         "|---|---|---|---|---|---|",
     ]
-    for inference, each in found.items():
-        best = min(each.curves.values(), key=lambda c: c.free_energy[c.best])
+    for inference, result in sweeps.items():
+        best = min(result.curves.values(), key=lambda c: c.free_energy[c.best])
         lowest, error = best.free_energy[best.best], best.standard_error[best.best]
         noise = f" ± {error:.1f}" if error else ""
-        above = (each.stop_free_energy - lowest) / abs(lowest)
+        above = (result.stop_free_energy - lowest) / abs(lowest)
         lines.append(
-            f"| {inference} | {each.stop_rate:.1%} | {each.stop_free_energy:.1f} | "
+            f"| {inference} | {result.stop_rate:.1%} | {result.stop_free_energy:.1f} | "
             f"{lowest:.1f}{noise} | {best.criterion}, {best.rates[best.best]:.0%} | {above:.2%} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def _note(command: str, kind: str, *, seed: int, **options: Any) -> str:
-    recipe = None if kind == "paper" else kind
-    return made_by(command, recipe=recipe, seed=seed or None, **options)
+def _draw_criteria(column: Any, result: Sweep) -> None:
+    """Draw free energy (above) and negative accuracy (below) by criterion."""
+    upper, lower = column
+    curves = result.curves.values()
+    for curve in curves:
+        colour, label = COLOURS[curve.criterion], CRITERION_TITLES[curve.criterion]
+        for axes, values in ((upper, curve.free_energy), (lower, -curve.accuracy)):
+            axes.plot(curve.rates, values, color=colour, label=label)
+            _shade_errors(axes, curve, values, colour)
+    _mark_stop(upper, result.stop_rate, result.stop_free_energy)
+    lower.axvline(result.stop_rate, color=COLOURS["mark"], linewidth=1, linestyle=":")
+    free_energies = np.concatenate([c.free_energy for c in curves])
+    _limit_height(upper, free_energies, float(result.curves["bmr"].free_energy[0]))
+    errors = np.concatenate([-c.accuracy for c in curves])
+    _limit_height(lower, errors, float(np.min(errors)) * 1.25)
+    upper.tick_params(labelbottom=False)
+    _label_rates(lower)
 
 
-def _stops(found: dict[str, Sweep]) -> str:
-    return ", ".join(f"{name} stops at {each.stop_rate:.4f}" for name, each in found.items())
+def _list_points(curve: Curve, columns: Any) -> list[list[float]]:
+    arrays = (getattr(curve, column) for column in columns)
+    return [list(map(float, values)) for values in zip(*arrays, strict=True)]
 
 
-def _shade(axes: Any, curve: Any, value: np.ndarray, colour: str) -> None:
-    """Two standard errors, where there are any."""
+def _list_stops(sweeps: dict[str, Sweep]) -> str:
+    return ", ".join(f"{name} stops at {result.stop_rate:.4f}" for name, result in sweeps.items())
+
+
+def _shade_errors(axes: Any, curve: Curve, values: np.ndarray, colour: str) -> None:
+    """Shade two standard errors, where there are any."""
     if np.any(curve.standard_error):
         reach = 2 * curve.standard_error
-        axes.fill_between(curve.rates, value - reach, value + reach, color=colour, alpha=0.2, lw=0)
+        axes.fill_between(
+            curve.rates, values - reach, values + reach, color=colour, alpha=0.2, lw=0
+        )
 
 
 def _mark_stop(axes: Any, rate: float, free_energy: float) -> None:
@@ -259,14 +252,14 @@ def _mark_stop(axes: Any, rate: float, free_energy: float) -> None:
     axes.axvline(rate, color=COLOURS["mark"], linewidth=1, linestyle=":")
 
 
-def _limit(axes: Any, shown: np.ndarray, upper: float) -> None:
+def _limit_height(axes: Any, values: np.ndarray, upper: float) -> None:
     """Show all that lies below the upper value, and a little more: what is worse needs no room."""
-    low = float(np.min(shown))
+    low = float(np.min(values))
     high = max(upper, low + 1e-9)
     axes.set_ylim(low - 0.06 * (high - low), high + 0.12 * (high - low))
 
 
-def _rates(axes: Any) -> None:
+def _label_rates(axes: Any) -> None:
     axes.set_xlabel("weights removed")
     axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))

@@ -1,9 +1,8 @@
 """How uncertainty travels through a model function."""
 
-from secateur.propagation.exactness import Coverage, coverage
 from secateur.propagation.propagator import UnsupportedOperation
 from secateur.propagation.rules import register_rule, unregister_rule
-from secateur.propagation.transform import draws, propagate
+from secateur.propagation.transform import Coverage, coverage, draws, propagate
 
 __all__ = [
     "Coverage",

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 
-class Fresh:
+class FreshNoise:
     """Noise drawn as it is needed; every draw folds a number of its own into the key.
 
     Args:
@@ -36,19 +36,19 @@ class Fresh:
         return jax.random.normal(self.key(), shape, dtype)
 
 
-class Tape:
+class DrawnNoise:
     """Noise that was drawn before, used piece by piece; given to `forward` in the place of a key.
 
     Drawing the noise of a whole epoch, or of all steps of a loop, at once is several times faster
     than in every step.
 
     Args:
-        numbers: a vector of standard Normal numbers, at least `Tape.length(...)` of them.
+        numbers: a vector of standard Normal numbers, at least `DrawnNoise.length(...)` of them.
         key: a JAX random key, for those who want one: loops of unknown length, and very long ones.
     """
 
     def __init__(self, numbers: Array, key: Array) -> None:
-        self._numbers, self._fresh = numbers, Fresh(key, "local")
+        self._numbers, self._fresh = numbers, FreshNoise(key, "local")
         self._used = 0
 
     def key(self) -> Array:
@@ -63,12 +63,12 @@ class Tape:
     @staticmethod
     def length(forward: Any, beliefs: Any, *args: Any) -> int:
         """Return how many numbers `forward` takes from a tape."""
-        counter = Counter()
+        counter = NoiseCounter()
         jax.eval_shape(lambda b, a: forward(counter, b, *a), beliefs, args)
         return counter.count
 
 
-class Counter:
+class NoiseCounter:
     """Counts what is taken, for somebody who traces a function with it in the place of a key."""
 
     def __init__(self) -> None:
@@ -86,4 +86,4 @@ class Counter:
 
 def noise_source(key: Any, who: str) -> Any:
     """Return a source of noise from a key, None, or a source."""
-    return key if hasattr(key, "normal") else Fresh(key, who)
+    return key if hasattr(key, "normal") else FreshNoise(key, who)

@@ -21,19 +21,19 @@ from secateur.equations import (
     uniform_value,
 )
 from secateur.propagation import univariate
-from secateur.propagation.groups import (
-    Group,
-    restrict,
-    shared_slots,
-    split_affine,
-    univariate_group,
-)
-from secateur.propagation.loads import NO_LOADS, Loads, combined
-from secateur.propagation.loops import LoopPropagator
+from secateur.propagation.covariances import NO_LOADS, Loads, combine_loads
 from secateur.propagation.noise import noise_source
 from secateur.propagation.rules import RULES
 from secateur.propagation.rules.registry import Call
-from secateur.propagation.values import Uncertain, deviation
+from secateur.propagation.uncertain_loops import LoopPropagator
+from secateur.propagation.uncertain_values import Uncertain, deviation
+from secateur.propagation.univariate import (
+    UnivariateGroup,
+    extend_group,
+    restrict_group,
+    shared_slots,
+    split_affine,
+)
 
 
 class UnsupportedOperation(NotImplementedError):
@@ -41,7 +41,7 @@ class UnsupportedOperation(NotImplementedError):
 
 
 @dataclass(frozen=True)
-class Row:
+class CoverageRow:
     """One line of the coverage table."""
 
     operation: str
@@ -72,7 +72,7 @@ class Propagator(LoopPropagator):
         how: str,
         key: Any,
         *,
-        ledger: list[Row] | None = None,
+        ledger: list[CoverageRow] | None = None,
         recurrence: Any = None,
         closed_sigmoids: bool = True,
     ):
@@ -82,7 +82,7 @@ class Propagator(LoopPropagator):
         self.ledger = ledger
         self.recurrence = recurrence
         self.closed_sigmoids = closed_sigmoids
-        self.groups: dict[Slot, Group] = {}
+        self.groups: dict[Slot, UnivariateGroup] = {}
         self.shared = shared_slots(program, elementwise_only=how == "independent")
         self.producers = {s: n for n in program.equations for s in n.outputs}
 
@@ -107,7 +107,7 @@ class Propagator(LoopPropagator):
         if value.steady:
             return value  # has its own persistent source already
         own = Loads.of({slot: deviation(value.variance - value.loads.explained())})
-        return replace(value, loads=combined(value.loads, own, 1.0, 1.0))
+        return replace(value, loads=combine_loads(value.loads, own, 1.0, 1.0))
 
     def sample(self, value: Uncertain) -> Array:
         noise = self.noise.normal(value.shape, value.mean.dtype)
@@ -130,7 +130,7 @@ class Propagator(LoopPropagator):
 
     # --- univariate groups --------------------------------------------------------------------
 
-    def evaluate_group(self, group: Group) -> Any:
+    def evaluate_group(self, group: UnivariateGroup) -> Any:
         last = group.equations[-1]
         if isinstance(self.values[group.root], Uncertain) and not _is_floating(last):
             culprit = next(n for n in group.equations if not _is_floating(n))
@@ -143,11 +143,11 @@ class Propagator(LoopPropagator):
                 self.record(last, _label(group), "sampled here", "exact")
         root = self.values[group.root]
         if not isinstance(root, Uncertain):
-            return univariate.evaluate(group, root, self.value)
+            return univariate.evaluate_group(group, root, self.value)
         if start not in self.values:
-            self.values[start] = self.affine(restrict(group, group.root, start))
+            self.values[start] = self.affine(restrict_group(group, group.root, start))
         if end not in self.values:
-            core = restrict(group, start, end)
+            core = restrict_group(group, start, end)
             value = self.values[start]
             result = univariate.moments(
                 core, value.mean, value.variance, self.value, closed_sigmoids=self.closed_sigmoids
@@ -157,22 +157,24 @@ class Propagator(LoopPropagator):
             self.store(end, replace(function, steady=value.steady and self.is_fixed(core)))
         if end is group.result:
             return self.values[end]
-        return self.affine(restrict(group, end, group.result))
+        return self.affine(restrict_group(group, end, group.result))
 
-    def affine(self, group: Group) -> Uncertain:
+    def affine(self, group: UnivariateGroup) -> Uncertain:
         """a·x + b: exact. The scale is the function's derivative, whatever it is written with."""
         x = self.values[group.root]
         if not group.equations:
             return x
         mean, scale = jax.jvp(
-            lambda m: univariate.evaluate(group, m, self.value), (x.mean,), (jnp.ones_like(x.mean),)
+            lambda m: univariate.evaluate_group(group, m, self.value),
+            (x.mean,),
+            (jnp.ones_like(x.mean),),
         )
         self.record(group.equations[-1], _label(group), "affine", "exact")
         variance = scale * scale * x.variance.astype(mean.dtype)
         result = x.with_moments(mean, variance, lambda: scale)
         return replace(result, steady=x.steady and self.is_fixed(group))
 
-    def is_fixed(self, group: Group) -> bool:
+    def is_fixed(self, group: UnivariateGroup) -> bool:
         """Whether a group has no operand that may change from step to step of a loop."""
         inside = {group.root, *(n.outputs[0] for n in group.equations)}
         operands = [a for n in group.equations for a in n.inputs if a not in inside]
@@ -183,7 +185,7 @@ class Propagator(LoopPropagator):
     def step(self, equation: Equation) -> None:
         """Evaluate one equation, unless it is part of a function of one uncertain value."""
         if any(self.is_uncertain(atom) for atom in equation.inputs):
-            group = univariate_group(equation, self.groups, self.is_uncertain)
+            group = extend_group(equation, self.groups, self.is_uncertain)
             if group is not None:
                 self.groups[equation.outputs[0]] = group
                 return
@@ -229,7 +231,9 @@ class Propagator(LoopPropagator):
     ) -> None:
         if self.ledger is not None:
             shape = equation.outputs[0].shape
-            self.ledger.append(Row(operation, rule, exactness, remark, equation.where, shape))
+            self.ledger.append(
+                CoverageRow(operation, rule, exactness, remark, equation.where, shape)
+            )
 
     def no_rule(self, equation: Equation, what: str = "an uncertain operand") -> NoReturn:
         supported = ""
@@ -237,9 +241,9 @@ class Propagator(LoopPropagator):
             supported = " Supported: certain ones."
         raise UnsupportedOperation(
             f"'{equation.name}' has no rule for {what} ({equation.where}).{supported} "
-            f'Ways out: register one with secateur.register_rule("{equation.name}"); keep the leaves '
-            'that lead here certain with where=…; or use propagate(f, "global"), which needs no '
-            "rules."
+            f'Ways out: register one with secateur.register_rule("{equation.name}"); keep the '
+            'leaves that lead here certain with where=…; or use propagate(f, "global"), which '
+            "needs no rules."
         )
 
     # --- patterns ---------------------------------------------------------------------------------
@@ -304,7 +308,7 @@ def _is_floating(equation: Equation) -> bool:
     return bool(jnp.issubdtype(np.dtype(equation.outputs[0].dtype), jnp.floating))
 
 
-def _label(group: Group) -> str:
+def _label(group: UnivariateGroup) -> str:
     names = [n.name for n in group.equations if n.name not in ("copy", primitives.CONVERSION)]
     shown = names if len(names) <= 4 else [*names[:3], "…"]
     return "·".join(shown) or "identity"

@@ -20,9 +20,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from secateur.propagation.loads import NO_LOADS, Key, Loads, counted_together
-from secateur.propagation.neighbours import shifted
-from secateur.propagation.values import Uncertain, deviation
+from secateur.propagation.covariances import NO_LOADS, Key, Loads, merge_equal_sources, shift_array
+from secateur.propagation.uncertain_values import Uncertain, deviation
 
 
 def base_of(key: Key) -> Key:
@@ -108,7 +107,7 @@ class Recurrence:
             return NO_LOADS
         everything = jnp.ones_like(value.mean)
         kept = jnp.stack([self.kept.get(key, everything) for key in lasting])
-        loads, _ = counted_together(
+        loads, _ = merge_equal_sources(
             [key if _is_weight(key) else _as_previous(key) for key in lasting],
             value.loads.rows(lasting, value.mean) * kept,
         )
@@ -198,7 +197,7 @@ def correlation_with_previous(x: Any, *, reverse: bool) -> Array | None:
         return None
     shift = {0: -1 if reverse else 1}
     spread = deviation(x.variance)
-    scale = jnp.maximum(spread * shifted(spread, shift), 1e-15)
+    scale = jnp.maximum(spread * shift_array(spread, shift), 1e-15)
     return jnp.clip(x.neighbours(shift) / scale, -1.0, 1.0)
 
 

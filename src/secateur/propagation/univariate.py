@@ -1,4 +1,4 @@
-"""Moments of one univariate function of one Gaussian value, by the best means at hand."""
+"""Elementwise equations that make one function of one uncertain value, and its moments."""
 
 from __future__ import annotations
 
@@ -12,13 +12,126 @@ import numpy as np
 from jax import Array
 
 from secateur import quadrature
-from secateur.equations import Atom, Equation, Interpreter, Slot, primitives, uniform_value
+from secateur.equations import Atom, Equation, Interpreter, Program, Slot, primitives, uniform_value
 from secateur.propagation import logistic, piecewise
-from secateur.propagation.groups import Group
 
 
 @dataclass(frozen=True)
-class Result:
+class UnivariateGroup:
+    """Elementwise equations that make one function of one uncertain value, in order."""
+
+    root: Slot
+    equations: tuple[Equation, ...]
+    result: Slot
+
+    @property
+    def program(self) -> Program:
+        """Return its equations as a function of the root."""
+        return Program([self.root], [self.result], list(self.equations))
+
+
+def extend_group(
+    equation: Equation, groups: dict[Slot, UnivariateGroup], is_uncertain
+) -> UnivariateGroup | None:
+    """The group that ``equation`` extends, or None where it is not a function of one value only.
+
+    Args:
+        equation: the next equation.
+        groups: the groups that end in earlier slots.
+        is_uncertain: whether an atom is uncertain.
+    """
+    if equation.name not in primitives.UNIVARIATE:
+        return None
+    operands = [a for a in equation.inputs if isinstance(a, Slot) and is_uncertain(a)]
+    parts = [groups.get(slot) or UnivariateGroup(slot, (), slot) for slot in operands]
+    roots = {part.root for part in parts}
+    if len(roots) != 1:
+        return None
+    root = parts[0].root
+    result = equation.outputs[0]
+    if any(slot.shape != result.shape for slot in operands) or root.shape != result.shape:
+        return None
+    members = {n.index: n for part in parts for n in part.equations}
+    members[equation.index] = equation
+    return UnivariateGroup(root, tuple(members[i] for i in sorted(members)), result)
+
+
+def split_affine(group: UnivariateGroup) -> tuple[Slot, Slot]:
+    """The ends of a group's nonlinear core: everything before and after is affine.
+
+    Returns:
+        ``(start, end)``; ``start is end`` where the whole group is affine up to there.
+    """
+    inside = {group.root, *(n.outputs[0] for n in group.equations)}
+
+    def is_affine(equation: Equation) -> bool:
+        return primitives.is_affine(equation.eqn, [a in inside for a in equation.inputs])
+
+    start = group.root
+    while start is not group.result:
+        consumers = [n for n in group.equations if start in n.inputs]
+        if len(consumers) != 1 or not is_affine(consumers[0]):
+            break
+        start = consumers[0].outputs[0]
+    end = group.result
+    producers = {n.outputs[0]: n for n in group.equations}
+    while end is not start:
+        equation = producers[end]
+        operands = {a for a in equation.inputs if a in inside}
+        if len(operands) != 1 or not is_affine(equation):
+            break
+        end = operands.pop()
+    return start, end
+
+
+def restrict_group(group: UnivariateGroup, start: Slot, end: Slot) -> UnivariateGroup:
+    """The equations of ``group`` that lead from ``start`` to ``end``."""
+    needed, kept = {end}, []
+    for equation in reversed(group.equations):
+        if equation.outputs[0] in needed and equation.outputs[0] is not start:
+            kept.append(equation)
+            needed.update(a for a in equation.inputs if isinstance(a, Slot))
+    return UnivariateGroup(start, tuple(reversed(kept)), end)
+
+
+def shared_slots(program: Program, *, elementwise_only: bool = False) -> set[Slot]:
+    """Slots whose uncertainty reaches several places, so that those are correlated.
+
+    Args:
+        program: flat equations.
+        elementwise_only: leave out what is used by anything that is not element by element.
+    """
+    groups: dict[Slot, UnivariateGroup] = {}
+    uses: dict[Slot, set] = {}
+    cores: dict[Slot, set[Slot]] = {}
+
+    def use(atom: Atom, user: Any) -> None:
+        if not isinstance(atom, Slot) or not atom.tracked:
+            return
+        group = groups.get(atom)
+        root, core = (atom, atom) if group is None else (group.root, split_affine(group)[1])
+        uses.setdefault(core, set()).add((atom, user))
+        cores.setdefault(root, set()).add(core)
+
+    mixing: set[Slot] = set()
+    for equation in program.equations:
+        group = extend_group(equation, groups, lambda a: a.tracked)
+        if group is not None:
+            groups[equation.outputs[0]] = group
+            continue
+        for position, atom in enumerate(equation.inputs):
+            use(atom, (equation.index, position))
+        if elementwise_only and equation.name not in primitives.UNIVARIATE:
+            roots = [groups[a].root if a in groups else a for a in equation.inputs]
+            mixing |= {slot for slot in (*equation.inputs, *roots) if isinstance(slot, Slot)}
+    for position, atom in enumerate(program.outputs):
+        use(atom, ("output", position))
+    several = {s for s, users in uses.items() if len(users) > 1}
+    return (several | {root for root, reached in cores.items() if len(reached) > 1}) - mixing
+
+
+@dataclass(frozen=True)
+class UnivariateMoments:
     """Moments and E[f'] of a function of a Gaussian; ``how`` names the means, for coverage."""
 
     mean: Array
@@ -28,10 +141,10 @@ class Result:
     remark: str = ""
 
 
-class Evaluation(Interpreter):
+class GroupEvaluation(Interpreter):
     """A group's function on plain values; other operands are read from elsewhere."""
 
-    def __init__(self, group: Group, read: Callable[[Atom], Any]) -> None:
+    def __init__(self, group: UnivariateGroup, read: Callable[[Atom], Any]) -> None:
         super().__init__(group.program)
         self.read = read
 
@@ -44,9 +157,9 @@ class Evaluation(Interpreter):
         return True
 
 
-def evaluate(group: Group, x: Array, read: Callable[[Atom], Any]) -> Array:
+def evaluate_group(group: UnivariateGroup, x: Array, read: Callable[[Atom], Any]) -> Array:
     """Return the group's function at plain values ``x`` of its root."""
-    return Evaluation(group, read).run([x])[0]
+    return GroupEvaluation(group, read).run([x])[0]
 
 
 class PieceSearch(Interpreter):
@@ -57,7 +170,7 @@ class PieceSearch(Interpreter):
         all_known: whether those are all kinks.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: UnivariateGroup) -> None:
         super().__init__(group.program)
         self.kinks: set[float] = set()
         self.all_known = True
@@ -84,13 +197,13 @@ class PieceSearch(Interpreter):
 
 
 def moments(
-    group: Group,
+    group: UnivariateGroup,
     mean: Array,
     variance: Array,
     read: Callable[[Atom], Any],
     *,
     closed_sigmoids: bool = True,
-) -> Result:
+) -> UnivariateMoments:
     """Moments of a whole group of elementwise equations as one function of its root.
 
     Args:
@@ -107,10 +220,10 @@ def moments(
     (pieces,) = search.run([piecewise.IDENTITY])
     if pieces is not None and isinstance(pieces.values[0], tuple) and not _any_smooth(group):
         m, v, slope = piecewise.moments(pieces, mean, variance)
-        return Result(m, v, lambda: slope, "exact", "piecewise linear")
+        return UnivariateMoments(m, v, lambda: slope, "exact", "piecewise linear")
 
     def function(x: Array) -> Array:
-        return evaluate(group, x, read)
+        return evaluate_group(group, x, read)
 
     if _needs_positive(group):
         return _log_normal(function, group, mean, variance)
@@ -119,10 +232,10 @@ def moments(
         function, mean, variance, kinks=tuple(sorted(search.kinks))
     )
     remark = "" if search.all_known else "has a kink at a place not known while tracing"
-    return Result(m, v, lambda: slope, "quadrature", remark)
+    return UnivariateMoments(m, v, lambda: slope, "quadrature", remark)
 
 
-def _any_smooth(group: Group) -> bool:
+def _any_smooth(group: UnivariateGroup) -> bool:
     return any(equation.smooth for equation in group.equations)
 
 
@@ -131,7 +244,7 @@ def _slope(integrate: Callable[[Array], tuple[Array, Array]], mean: Array) -> Ar
     return jax.jvp(lambda m: integrate(m)[0], (mean,), (jnp.ones_like(mean),))[1]
 
 
-def _needs_positive(group: Group) -> bool:
+def _needs_positive(group: UnivariateGroup) -> bool:
     """Whether a logarithm, root or reciprocal acts on the root, or on its positive part."""
     direct = {group.root}
     for equation in group.equations:
@@ -145,7 +258,9 @@ def _needs_positive(group: Group) -> bool:
     return False
 
 
-def _log_normal(function: Callable, group: Group, mean: Array, variance: Array) -> Result:
+def _log_normal(
+    function: Callable, group: UnivariateGroup, mean: Array, variance: Array
+) -> UnivariateMoments:
     """Moments through a log-normal with the same two moments: a Gaussian would reach below 0.
 
     y = ±exp(t),   t ~ N(ln|m| − s²/2, s²),   s² = ln(1 + v/m²)
@@ -160,25 +275,27 @@ def _log_normal(function: Callable, group: Group, mean: Array, variance: Array) 
         return quadrature.moments(lambda t: function(sign * jnp.exp(t) - shift), centre, spread)
 
     m, v = integrate(mean)
-    return Result(
+    return UnivariateMoments(
         m, v, lambda: _slope(integrate, mean), "moment-matched", "as a function of a log-normal"
     )
 
 
 def _closed_form(
-    group: Group,
+    group: UnivariateGroup,
     mean: Array,
     variance: Array,
     read: Callable[[Atom], Any],
     closed_sigmoids: bool,
-) -> Result | None:
+) -> UnivariateMoments | None:
     if len(group.equations) != 1:
         return None
     equation = group.equations[0]
     name = equation.name
     if name in _LOGISTIC and mean.dtype == jnp.float32 and closed_sigmoids:
         m, v, slope = _LOGISTIC[name](mean, variance)
-        return Result(m, v, lambda: slope, "exact", "mixture of Normal distribution functions")
+        return UnivariateMoments(
+            m, v, lambda: slope, "exact", "mixture of Normal distribution functions"
+        )
     if name == "exp":
         return _exponential(mean, variance, 0.0)
     if name == "expm1":
@@ -188,7 +305,9 @@ def _closed_form(
     squares = name == "mul" and equation.inputs[0] is equation.inputs[1]
     if name == "square" or squares or (name == "integer_pow" and equation.params["y"] == 2):
         second = 2.0 * variance * (2.0 * mean * mean + variance)
-        return Result(mean * mean + variance, second, lambda: 2.0 * mean, "exact", "square")
+        return UnivariateMoments(
+            mean * mean + variance, second, lambda: 2.0 * mean, "exact", "square"
+        )
     if name in ("sin", "cos"):
         damping = jnp.exp(-0.5 * variance)
         value, other = (jnp.sin, jnp.cos) if name == "sin" else (jnp.cos, jnp.sin)
@@ -197,7 +316,7 @@ def _closed_form(
         peak = other(mean) ** 2
         small = -jnp.expm1(-variance)
         second = 0.5 * small * (2.0 * peak * (1.0 - small) + small)
-        return Result(
+        return UnivariateMoments(
             value(mean) * damping, second, lambda: sign * other(mean) * damping, "exact", name
         )
     return None
@@ -209,7 +328,7 @@ _RECTIFIER = piecewise.Pieces((0.0,), ((0.0, 0.0), (1.0, 0.0)))
 
 def _bounded(
     equation: Equation, root: Slot, mean: Array, variance: Array, read: Callable[[Any], Any]
-) -> Result:
+) -> UnivariateMoments:
     """max(x, c) = c + relu(x − c) and min(x, c) = c − relu(c − x), c any certain array."""
     other = equation.inputs[1] if equation.inputs[0] is root else equation.inputs[0]
     bound = jnp.broadcast_to(jnp.asarray(read(other), mean.dtype), mean.shape)
@@ -218,10 +337,10 @@ def _bounded(
     place = jnp.where(never, -sign * 1e15, bound)
     m, v, slope = piecewise.moments(_RECTIFIER, sign * (mean - place), variance)
     value = jnp.where(never, mean, place + sign * m)
-    return Result(value, v, lambda: slope, "exact", "piecewise linear")
+    return UnivariateMoments(value, v, lambda: slope, "exact", "piecewise linear")
 
 
-def _exponential(mean: Array, variance: Array, minus: float) -> Result:
+def _exponential(mean: Array, variance: Array, minus: float) -> UnivariateMoments:
     """exp(x) is log-normal; it saturates near the largest finite number instead of overflowing."""
     largest = float(np.log(np.finfo(mean.dtype).max)) - 1.0
     exponent = jnp.minimum(mean + 0.5 * variance, largest)
@@ -234,4 +353,4 @@ def _exponential(mean: Array, variance: Array, minus: float) -> Result:
     large = jnp.exp(jnp.minimum(2.0 * (mean + wide) + jnp.log(-jnp.expm1(-wide)), largest))
     second = jnp.where(variance < 1.0, small, large)
     value = jnp.expm1(exponent) if minus else first
-    return Result(value, second, lambda: first, "exact", "log-normal")
+    return UnivariateMoments(value, second, lambda: first, "exact", "log-normal")

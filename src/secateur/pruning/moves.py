@@ -95,7 +95,7 @@ def cut_below(
     state: TrainingState, scores: Vectors, delta_f: Vectors, limits: np.ndarray
 ) -> Change:
     """Cut the live weights whose score does not exceed the limit of their run."""
-    return _cut_below(state, scores, delta_f, jnp.asarray(limits, scores[0].dtype))
+    return _cut_below(state, scores, delta_f, np.asarray(limits, scores[0].dtype))
 
 
 @jax.jit
@@ -125,7 +125,7 @@ def remove_weights(state: TrainingState, gone: Vectors, delta_f: Vectors) -> Cha
 
 def count_live(state: TrainingState) -> np.ndarray:
     """Return the number of live weights, by run."""
-    return np.asarray(sum(np.asarray(jnp.sum(a, axis=-1)) for a in state.alive))
+    return sum(np.sum(np.asarray(a), axis=-1) for a in state.alive)
 
 
 def join_by_run(vectors: Vectors) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""The story of a run: a record of all that is told, and one HTML file that tells it."""
+"""The report of a run: a record of everything that it shows, and one HTML file."""
 
 import lazy_loader
 
-# `write` and `read_record` need no JAX, so `secateur report` does not wait for it.
+# Writing a report and reading a record need no JAX, so `secateur report` does not wait for it.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -4,58 +4,60 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import os
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, TemplateError
 
-from secateur import atomic
-from secateur.report.files import RecordError, check
-from secateur.report.telling import FILTERS, tell
+from secateur.report.record_file import RecordError, check_record
+from secateur.storage import write_file
 
-__all__ = ["html", "write"]
+__all__ = ["render_page", "write_report"]
 
-_SCRIPTS = ("base.js", "story.js", "network.js", "inputs.js", "held_out.js", "start.js")
+_SCRIPTS = ("base.js", "training.js", "network.js", "inputs.js", "held_out.js", "start.js")
+_MINUS, _DASH, _THIN = "−", "–", "\u2009"
 
 
-def write(record: dict[str, Any], path: str | os.PathLike) -> None:
+def write_report(record: dict[str, Any], path: str | os.PathLike) -> None:
     """Write the report of a run: one HTML file, whole or not at all.
 
     Args:
-        record: from `make_record`, or `read_record`.
-        path: of the file.
+        record: Record from `make_record` or `read_record`.
+        path: File to write.
 
     Raises:
-        RecordError: it is no record, or a damaged one.
+        RecordError: The record is damaged, or is something else.
     """
-    atomic.write(Path(path), html(record))
+    write_file(Path(path), render_page(record))
 
 
-def html(record: dict[str, Any]) -> str:
+def render_page(record: dict[str, Any]) -> str:
     """Return the report as text."""
-    check(record)
-    style = _part("style.css")
-    script = "(() => {\n'use strict';\n" + "".join(map(_part, _SCRIPTS)) + "})();\n"
+    check_record(record)
+    style = _read_part("style.css")
+    script = "(() => {\n'use strict';\n" + "".join(map(_read_part, _SCRIPTS)) + "})();\n"
     try:
-        return _environment().get_template("page.html").render(
+        return _make_environment().get_template("page.html").render(
             record=record,
-            story=tell(record),
+            view=_make_view(record),
             style=style,
             script=script,
             # Only what we wrote may run, so that nothing from the data ever can.
-            style_hash=_digest(style),
-            script_hash=_digest(script),
+            style_hash=_hash_content(style),
+            script_hash=_hash_content(script),
         )  # fmt: skip
     except (TemplateError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(
             f"the record is damaged ({type(error).__name__}: {error}). "
-            "Run `secateur fit` again to make a new one."
+            "Run the fit again to make a new one."
         ) from error
 
 
-def _environment() -> Environment:
+def _make_environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("secateur.report", "template"),
         autoescape=True,
@@ -63,16 +65,174 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # What is not finite is no JSON; a browser would refuse it.
+    # What is not finite is not JSON; a browser would refuse it.
     compact = {"allow_nan": False, "separators": (",", ":"), "ensure_ascii": False}
     environment.policies["json.dumps_kwargs"] = compact
-    environment.filters |= FILTERS
+    environment.filters |= _FILTERS
     return environment
 
 
-def _part(name: str) -> str:
+def _read_part(name: str) -> str:
     return (resources.files("secateur.report") / "template" / name).read_text(encoding="utf-8")
 
 
-def _digest(content: str) -> str:
+def _hash_content(content: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+
+
+# --- what the page shows --------------------------------------------------------------------------
+
+
+def _make_view(record: dict[str, Any]) -> dict[str, Any]:
+    """Return what the page shows beside the record itself."""
+    layers = _name_leaves(record)
+    inputs = sorted(record["inputs"], key=_find_worth, reverse=True)
+    return {
+        "leaves": layers,
+        "live_inputs": [i for i in inputs if not i.get("cut")],
+        "cut_inputs": [i for i in record["inputs"] if i.get("cut")],
+        "measures": _make_measures(record),
+        "page": _choose_chart_data(record, layers),
+    }
+
+
+def _name_leaves(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return names of the arrays that people can read, with their counts before and after."""
+    layers = len(record["network"]["sizes"]) - 1 if record["network"] else 0
+    arrays = []
+    for leaf in record["leaves"]:
+        keys = re.findall(r"\w+", leaf["path"])
+        name = " › ".join(keys) or "weights"
+        if layers:
+            number, kind = int(keys[1]) + 1, "biases" if keys[2] == "bias" else "weights"
+            where = "output" if number == layers else f"hidden {number}"
+            name = f"{where}: {kind}"
+        arrays.append(
+            {"name": name, "shape": " × ".join(map(str, leaf["shape"])) or "1",
+             "total": math.prod(leaf["shape"]),
+             "before": leaf["before"]["live"], "after": leaf["after"]["live"]}
+        )  # fmt: skip
+    return arrays
+
+
+def _find_worth(entry: dict[str, Any]) -> float:
+    return entry.get("effect") or 0.0 if "effect" in entry else entry.get("delta_f") or 0.0
+
+
+def _make_measures(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the figures on held-out rows: name, text, and which way is better."""
+    if not record["held_out"]:
+        return []
+    known = (
+        ("rmse", "root mean square error", significant, "lower is better"),
+        ("mean_absolute_error", "mean absolute error", significant, "lower is better"),
+        ("r_squared", "share of the variance explained (R²)", lambda v: figure(v, 3),
+         "higher is better"),
+        ("accuracy", "accuracy", percent, "higher is better"),
+        ("most_frequent", "accuracy of always the most frequent class", percent, ""),
+        ("log_likelihood", "log-likelihood per row, nats", lambda v: figure(v, 3),
+         "higher is better"),
+        ("coverage_95", "95 % coverage", percent, "95 % is right"),
+        ("calibration_error", "calibration error", percent, "lower is better"),
+    )  # fmt: skip
+    before, after = record["held_out"]["before"], record["held_out"]["after"]
+    return [
+        {"key": key, "name": name, "note": note, "before": shown(before[key]),
+         "after": shown(after[key])}
+        for key, name, shown, note in known
+        if key in after
+    ]  # fmt: skip
+
+
+def _choose_chart_data(record: dict[str, Any], layers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the part of the record that charts are drawn from."""
+    parts = ("task", "history", "rounds", "leaves", "network", "inputs", "targets", "held_out")
+    return {name: record[name] for name in parts} | {
+        "names": [leaf["name"] for leaf in layers],
+        "live": [record["weights"]["before"], record["weights"]["after"]],
+    }
+
+
+# --- numbers as people read them ------------------------------------------------------------------
+
+
+def figure(value: float | None, digits: int = 1) -> str:
+    """Return a number with a given number of decimals, thousands apart, and a real minus sign.
+
+    >>> figure(-1234.56), figure(None)
+    ('−1\u2009234.6', '–')
+    """
+    if value is None:
+        return _DASH
+    shown = f"{float(value):,.{digits}f}".replace(",", _THIN)
+    if shown.startswith("-"):
+        return shown[1:] if not shown.strip("-0.") else _MINUS + shown[1:]
+    return shown
+
+
+def change(value: float | None, digits: int = 1) -> str:
+    """Return a difference, with its sign always shown."""
+    shown = figure(value, digits)
+    return "+" + shown if value is not None and shown[0] != _MINUS and shown.strip("0.") else shown
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """Return a number in unknown units, with a given number of digits, whatever its size.
+
+    >>> significant(57.32), significant(0.001234), significant(123456.0)
+    ('57.3', '0.00123', '123\u2009456')
+    """
+    if value is None or value == 0:
+        return _DASH if value is None else "0"
+    size = math.floor(math.log10(abs(value)))
+    if not -5 <= size <= 12:
+        return f"{value:.{digits - 1}e}".replace("-", _MINUS)
+    return figure(value, max(0, digits - 1 - size))
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """Return a share as a percentage."""
+    return _DASH if share is None else f"{figure(100 * share, digits)}{_THIN}%"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time as people say it.
+
+    >>> duration(9.56), duration(754)
+    ('9.6 s', '12 min 34 s')
+    """
+    if seconds is None:
+        return _DASH
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def setting(value: Any) -> str:
+    """Return the value of a setting."""
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(setting, value)) or "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {setting(entry)}" for key, entry in value.items()) or "none"
+    return str(value)
+
+
+def plural(number: int, noun: str) -> str:
+    """Return a count with its noun.
+
+    >>> plural(1, "round"), plural(1200, "weight")
+    ('1 round', '1\u2009200 weights')
+    """
+    return f"{figure(number, 0)} {noun if number == 1 else noun + 's'}"
+
+
+_FILTERS = {
+    f.__name__: f for f in (figure, change, significant, percent, duration, setting, plural)
+}

@@ -1,30 +1,42 @@
-"""From a fitted and a pruned model to everything that the report shows, as JSON can hold it."""
+"""The record of a run: everything that the report shows, as JSON can hold it."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 import secateur
-from secateur.beliefs import count
-from secateur.fitting.result import Fitted
-from secateur.pruning import Pruned
-from secateur.report.files import FORMAT, VERSION
-from secateur.report.held_out import describe_held_out
-from secateur.report.inputs import describe_inputs
-from secateur.report.plain import number, plain, text
-from secateur.report.story import describe_history, describe_rounds
-from secateur.report.weights import dense, describe_leaves, leaves_of
+from secateur.report.network import (
+    describe_inputs,
+    describe_weights,
+    find_dense_graph,
+    find_weight_arrays,
+)
+from secateur.report.performance import describe_performance
+from secateur.report.record_file import (
+    FORMAT,
+    VERSION,
+    round_number,
+    round_numbers,
+    shorten_text,
+    to_plain,
+)
+from secateur.trained import Trained
 
 __all__ = ["make_record"]
 
 TASKS = ("regression", "classification")
+# More points than a chart has pixels show nothing more.
+_MAX_POINTS = 1_200
 
 
 def make_record(
     *,
-    fitted: Fitted,
-    pruned: Pruned,
+    fitted: Trained,
+    pruned: Trained,
     inputs: list[dict[str, Any]],
     targets: list[dict[str, Any]],
     task: str,
@@ -35,22 +47,21 @@ def make_record(
     seconds: float,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Gather the story of a run.
+    """Gather what there is to report of a run.
 
     Args:
-        fitted: the model before pruning.
-        pruned: what `prune` made of it.
-        inputs: for every input of the network, in order, its `name`, the `column` of the table that
+        fitted: The model before pruning.
+        pruned: The model after pruning.
+        inputs: For every input of the network, in order, its `name`, the `column` of the table that
             it was made from, and its `kind`: "number", "boolean" or "category".
-        targets: for every target its `name` and, if it is a class, its `classes`.
+        targets: For every target its `name` and, if it is a class, its `classes`.
         task: "regression" or "classification".
-        settings: what the run was told, shown as a table.
-        command: what repeats it.
+        settings: Settings of the run, shown as a table.
+        command: Command that repeats the run.
         data: `name`, `rows`, `train_rows` and `held_out_rows`.
-        held_out: inputs and targets, as `fit` takes them, that neither model has seen; or None.
-        seconds: that the run took.
-        seed: of the shuffling that shows which inputs matter, and of the draws of a model that
-            samples.
+        held_out: Inputs and targets, as `fit` takes them, that neither model has seen; or None.
+        seconds: Duration of the run.
+        seed: Seed of the shuffling that shows which inputs matter.
 
     Returns:
         A dictionary that JSON can hold, at most a few MB. Numbers that are not finite are None.
@@ -61,56 +72,120 @@ def make_record(
         raise ValueError(f"task={task!r}. Supported: {', '.join(TASKS)}.")
     if task == "classification" and (len(targets) != 1 or not targets[0].get("classes")):
         raise ValueError("classification needs one target, with its classes.")
-    before, after = leaves_of(fitted), leaves_of(pruned)
-    network, first = dense(pruned), dense(fitted)
-    counts = count(fitted.beliefs)
+    before, after = find_weight_arrays(fitted), find_weight_arrays(pruned)
+    first_graph, graph = find_dense_graph(fitted.beliefs), find_dense_graph(pruned.beliefs)
+    performance = None
+    if held_out is not None:
+        performance = describe_performance(fitted, pruned, held_out, task=task, targets=targets)
     return {
         "format": FORMAT,
         "version": VERSION,
         "secateur": secateur.__version__,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command,
-        "settings": plain(settings),
-        "data": plain(data) | {"name": text(data["name"])},
+        "settings": to_plain(settings),
+        "data": to_plain(data) | {"name": shorten_text(data["name"])},
         "task": task,
-        "seconds": number(seconds),
+        "seconds": round_number(seconds),
         "targets": [
-            {"name": text(t["name"]), "classes": t.get("classes") and [*map(text, t["classes"])]}
+            {
+                "name": shorten_text(t["name"]),
+                "classes": t.get("classes") and [*map(shorten_text, t["classes"])],
+            }
             for t in targets
         ],
         "model": {
-            "network": repr(fitted.model.f) if first is not None else None,
+            "network": repr(fitted.model.f) if first_graph is not None else None,
             "likelihood": type(fitted.model.likelihood).__name__.removesuffix("Likelihood"),
             "inference": fitted.model.inference,
         },
         "weights": {
-            "before": counts.live,
+            "before": fitted.live_weights,
             "after": pruned.live_weights,
-            "pruned_fraction": number(pruned.pruned_fraction),
-            "hidden_before": first and first.hidden_used,
-            "hidden_after": network and network.hidden_used,
+            "pruned_fraction": round_number(pruned.pruned_fraction),
+            "hidden_before": first_graph and first_graph.hidden_used,
+            "hidden_after": graph and graph.hidden_used,
         },
-        "energy": {"before": _energy(fitted), "after": _energy(pruned)},
+        "energy": {"before": _describe_energy(fitted), "after": _describe_energy(pruned)},
         "history": describe_history(pruned),
-        "rounds": describe_rounds(pruned),
-        "leaves": describe_leaves(before, after),
-        "network": network
-        and {
-            "sizes": network.sizes,
-            "used": [layer.astype(int).tolist() for layer in network.used],
-        },
-        "inputs": describe_inputs(inputs, pruned, before, after, network, held_out, seed),
-        "held_out": held_out
-        and describe_held_out(fitted, pruned, held_out, task, targets, seed),
-    }  # fmt: skip
-
-
-def _energy(model: Fitted) -> dict[str, Any]:
-    return {
-        "free_energy": number(model.free_energy),
-        "complexity": number(model.parts.complexity),
-        "accuracy": number(model.parts.accuracy),
-        "standard_error": number(model.standard_error),
-        "epochs": model.epochs,
-        "stop_reason": model.stop_reason,
+        "rounds": _describe_rounds(pruned),
+        "leaves": describe_weights(before, after),
+        "network": graph
+        and {"sizes": graph.sizes, "used": [layer.astype(int).tolist() for layer in graph.used]},
+        "inputs": describe_inputs(
+            inputs, pruned, before, after, graph=graph, held_out=held_out, seed=seed
+        ),
+        "held_out": performance,
     }
+
+
+def _describe_energy(trained: Trained) -> dict[str, Any]:
+    return {
+        "free_energy": round_number(trained.free_energy),
+        "complexity": round_number(trained.parts.complexity),
+        "accuracy": round_number(trained.parts.accuracy),
+        "standard_error": round_number(trained.standard_error),
+        "epochs": trained.epochs,
+        "stop_reason": trained.stop_reason,
+    }
+
+
+def _describe_rounds(pruned: Trained) -> list[dict[str, Any]]:
+    """Return the rounds with their figures, in nats."""
+    return [
+        {
+            "move": r.move,
+            "before": r.before,
+            "changed": r.changed,
+            "left": r.left,
+            "kept": r.kept,
+            "estimated": round_number(r.estimated),
+            "at_once": round_number(r.at_once),
+            "trained": round_number(r.trained),
+            "divergence": round_number(r.divergence),
+            "free_energy": round_number(r.free_energy),
+            "complexity": round_number(r.complexity),
+            "accuracy": round_number(r.accuracy),
+            "standard_error": round_number(r.standard_error),
+            "seconds": round_number(r.seconds),
+        }
+        for r in pruned.rounds
+    ]
+
+
+def describe_history(pruned: Trained) -> dict[str, Any]:
+    """Return free energy parts by epoch, thinned, with where each round's training began.
+
+    Neighbouring epochs are averaged, but never those of two trainings.
+
+    Args:
+        pruned: A model with its history and its rounds.
+    """
+    history = pruned.history
+    total = len(history)
+    lengths = [0 if r.history is None else len(r.history) for r in pruned.rounds]
+    # Rounds stand at the end of the history; what is before them is the first training.
+    starts = (total - np.cumsum(lengths[::-1], dtype=int)[::-1]).tolist()
+    per_epoch = max(1.0, total / max(1, pruned.epochs))
+    edges = _find_edges([0, *starts, total])
+    complexity, accuracy = (
+        np.add.reduceat(part, edges[:-1]) / np.diff(edges) if total else part
+        for part in (np.asarray(history.complexity), np.asarray(history.accuracy))
+    )
+    return {
+        "epochs": pruned.epochs,
+        "epoch": round_numbers((edges[:-1] + edges[1:] + 1) / 2 / per_epoch),
+        "complexity": round_numbers(complexity),
+        "accuracy": round_numbers(accuracy),
+        "starts": round_numbers(np.asarray(starts) / per_epoch),
+    }
+
+
+def _find_edges(trainings: list[int]) -> np.ndarray:
+    """Return where points begin, for trainings that begin (and the last one ends) at epochs."""
+    total = trainings[-1]
+    width = max(1, -(-total // _MAX_POINTS))
+    edges = {total}
+    for begin, end in pairwise(trainings):
+        edges.update(range(begin, end, width))
+    return np.array(sorted(edges))

@@ -109,8 +109,8 @@ def to_numbers(name: str, values: pd.Series, *, role: str = "column") -> np.ndar
     places = values.index[np.abs(numbers) > _LARGEST]
     if len(places):
         problem = (
-            f"is beyond ±{_LARGEST:g} in {number_rows(places)}, which is too large to compute with. "
-            "Use larger units."
+            f"is beyond ±{_LARGEST:g} in {number_rows(places)}, which is too large to compute "
+            "with. Use larger units."
         )
         raise make_column_error(name, role, problem)
     return numbers

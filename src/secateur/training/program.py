@@ -21,9 +21,15 @@ from jax.typing import ArrayLike
 
 from secateur.distributions import Normal
 from secateur.propagation import draws, propagate
-from secateur.propagation.noise import Tape
+from secateur.propagation.noise import DrawnNoise
 from secateur.training.batches import deal, shuffle, steps_per_pass
-from secateur.training.layout import Coordinates, Layout, Vectors, flat_complexity
+from secateur.training.layout import (
+    Coordinates,
+    Layout,
+    Vectors,
+    flat_complexity,
+    to_numpy,
+)
 from secateur.training.objective import compute_parts
 
 # Number of rows that a running estimate of the noise averages: 5 % accurate, and soon renewed.
@@ -118,8 +124,8 @@ def stack_runs(runs: list[Any]) -> Any:
 
 
 def take_run(tree: Any, run: int) -> Any:
-    """Return one run of a pytree with a leading axis of runs."""
-    return jax.tree.map(lambda a: a[run], tree)
+    """Return one run of a pytree with a leading axis of runs, in NumPy arrays where it can."""
+    return jax.tree.map(lambda a: a[run], to_numpy(tree))
 
 
 def _stack(arrays: tuple[Any, ...]) -> Any:
@@ -185,7 +191,9 @@ def _run_epoch(
     draw_count = None
     if draws(spec.inference):
         beliefs = spec.layout.beliefs(state.weights.beliefs(state.alive), constants.certain)
-        draw_count = Tape.length(forward, beliefs, jax.tree.map(lambda a: a[:batch_size], inputs))
+        draw_count = DrawnNoise.length(
+            forward, beliefs, jax.tree.map(lambda a: a[:batch_size], inputs)
+        )
     steps = jnp.arange(batches)
     batch_data = (
         jax.tree.map(take, inputs),
@@ -205,7 +213,7 @@ def _run_epoch(
         def objective(moved: tuple[Coordinates, Any]) -> tuple[Array, Any]:
             weights, free = moved
             beliefs = spec.layout.beliefs(weights.beliefs(state.alive), constants.certain)
-            prediction = forward(_make_tape(drawn, draw_count, dtype), beliefs, x)
+            prediction = forward(_take_noise(drawn, draw_count, dtype), beliefs, x)
             if spec.conjugate_noise:
                 fresh = constants.likelihood.update_noise(
                     jax.lax.stop_gradient(prediction), y, weights=count, size=schedule.size
@@ -279,16 +287,16 @@ def _draw_noise(
     return keys, jax.random.normal(jax.random.fold_in(key, batches), shape, dtype)
 
 
-def _make_tape(
+def _take_noise(
     drawn: tuple[Array, Array | None] | None, draw_count: int | None, dtype: Any
-) -> Tape | None:
+) -> DrawnNoise | None:
     """Return the noise of one step."""
     if drawn is None or draw_count is None:
         return None
     key, numbers = drawn
     if numbers is None:
         numbers = jax.random.normal(key, (draw_count,), dtype)
-    return Tape(numbers, jax.random.fold_in(key, 1))
+    return DrawnNoise(numbers, jax.random.fold_in(key, 1))
 
 
 def select_moved(spec: ProgramSpec, weights: Coordinates, noise: Any) -> tuple[Coordinates, Any]:

@@ -24,7 +24,7 @@ from secateur.exports.c.expressions import (
 )
 from secateur.exports.graph import ExportError, Graph
 
-__all__ = ["FileTexts", "FunctionBody", "HeaderLabels", "TestVectors", "check_file", "check_prefix",
+__all__ = ["FileTexts", "FunctionBody", "HeaderLabels", "SelfTestVectors", "check_file", "check_prefix",
            "collect_functions", "list_functions"]  # fmt: skip
 
 _PLAIN = """\
@@ -48,18 +48,19 @@ class HeaderLabels:
         inputs: names, one for each input.
         outputs: names, one for each output.
         notes: sentences.
-        noise: standard deviation of the observations' noise by output, in the outputs' units.
+        noise: Standard deviations of the observations' noise, and half the widths of its 95 %
+            interval, by output and in the outputs' units; None if it is not known.
     """
 
     title: str = "a network"
     inputs: Sequence[str] = ()
     outputs: Sequence[str] = ()
     notes: Sequence[str] = ()
-    noise: Sequence[float] = ()
+    noise: tuple[np.ndarray, np.ndarray] | None = None
 
 
 @dataclass(frozen=True)
-class TestVectors:
+class SelfTestVectors:
     """Inputs and the outputs that belong to them, for the self-test; frames follow each other."""
 
     inputs: np.ndarray
@@ -99,7 +100,7 @@ class FileTexts:
     labels: HeaderLabels
     code: FunctionBody
     writer: ExpressionWriter
-    vectors: TestVectors | None
+    vectors: SelfTestVectors | None
 
     @property
     def prototype(self) -> str:
@@ -134,9 +135,19 @@ class FileTexts:
             *self._enumeration("INPUT", labels.inputs),
             *self._enumeration("OUTPUT", labels.outputs),
         ]
-        if labels.noise:
-            lines.append("/* Standard deviation of an observation around the prediction. */")
-            lines += [f"#define {upper}_NOISE_{i} {format_number(v)}" for i, v in enumerate(labels.noise)]
+        if labels.noise is not None:
+            for what, macro, values in (
+                (
+                    "Standard deviation of an observation around the prediction",
+                    "NOISE",
+                    labels.noise[0],
+                ),
+                ("Half the width of its 95 % interval", "INTERVAL", labels.noise[1]),
+            ):
+                lines.append(f"/* {what}, at known weights. */")
+                lines += [
+                    f"#define {upper}_{macro}_{i} {format_number(v)}" for i, v in enumerate(values)
+                ]
             lines.append("")
         if self.code.members:
             lines += [
@@ -287,7 +298,7 @@ def check_prefix(name: str) -> str:
     better = make_identifiers([name])[0].lower()
     if better in _KEYWORDS:
         better = f"{better}_net"
-    reason = "is a reserved word of C" if name in _KEYWORDS else "is no name in C"
+    reason = "is a reserved word of C" if name in _KEYWORDS else "is not a name in C"
     raise ExportError(
         f"{name!r} {reason}, and functions would begin with it. Name the file {better}.c, or give "
         f"name={better!r}."

@@ -12,6 +12,7 @@ from secateur.exports.graph import ExportError
 
 __all__ = ["Arena", "CodeLines", "ExpressionWriter", "format_index", "format_number"]
 
+
 class CodeLines:
     """Lines, indented by the blocks around them."""
 

@@ -205,7 +205,9 @@ class LoopWriter:
             }
             self.assign(group, operands, target.at(names, write), node.output)
 
-    def assign(self, group: FusedSteps, operands: dict[Atom, str], target: str, value: Value) -> None:
+    def assign(
+        self, group: FusedSteps, operands: dict[Atom, str], target: str, value: Value
+    ) -> None:
         """Write the functions of a group for one element, and store the result."""
         texts: dict[Atom, str] = dict(operands)
         for node in group.nodes:
@@ -330,7 +332,9 @@ class LoopWriter:
             raise ExportError(f"padding of an axis without a window ({node.where}).")
         whole = x.dtype.kind == "i"
         kind = "int32_t" if whole else "float"
-        lowest = str(np.iinfo(x.dtype).min) if whole else format_number(-float(np.finfo(np.float32).max))
+        lowest = (
+            str(np.iinfo(x.dtype).min) if whole else format_number(-float(np.finfo(np.float32).max))
+        )
         start = lowest if attributes["kind"] == "max" else ("0" if whole else "0.0f")
         with self.code.loops(shape) as outer:
             self.code.line(f"{kind} result = {start};")

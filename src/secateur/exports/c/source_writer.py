@@ -10,7 +10,7 @@ from secateur.exports.c.c_files import (
     FileTexts,
     FunctionBody,
     HeaderLabels,
-    TestVectors,
+    SelfTestVectors,
     check_prefix,
 )
 from secateur.exports.c.expressions import ExpressionWriter, count_elements, format_number
@@ -61,7 +61,7 @@ def write_c(
     optimise: str = "size",
     straight: bool = True,
     labels: HeaderLabels | None = None,
-    vectors: TestVectors | None = None,
+    vectors: SelfTestVectors | None = None,
 ) -> Source:
     """Write a graph of one row, or one frame, as C99.
 
@@ -80,7 +80,9 @@ def write_c(
     code = (
         _in_loops(graph, writer, optimise) if program is None else _by_lines(graph, program, writer)
     )
-    parts = FileTexts(name, header or f"{name}.h", graph, labels or HeaderLabels(), code, writer, vectors)
+    parts = FileTexts(
+        name, header or f"{name}.h", graph, labels or HeaderLabels(), code, writer, vectors
+    )
     return Source(
         parts.header(),
         parts.source(),
@@ -118,7 +120,9 @@ def _in_loops(graph: Graph, writer: ExpressionWriter, optimise: str) -> Function
     body = loops.write()
     return FunctionBody(
         body=body,
-        members=[f"{KINDS[v.dtype.name]} s{i}[{count_elements(v.shape)}];" for i, v in enumerate(states)],
+        members=[
+            f"{KINDS[v.dtype.name]} s{i}[{count_elements(v.shape)}];" for i, v in enumerate(states)
+        ],
         initial=_initial(graph),
         buffers=[
             f"static {kind} buffer_{kind.removesuffix('_t')}[{arena.size}];"

@@ -259,7 +259,10 @@ def _ordered(roots: Iterable[Scalar]) -> Iterator[Scalar]:
 
 
 def write_straight(
-    program: StraightProgram, writer: ExpressionWriter, states: dict[int, str], state_kind: str = "float"
+    program: StraightProgram,
+    writer: ExpressionWriter,
+    states: dict[int, str],
+    state_kind: str = "float",
 ) -> list[str]:
     """Return the statements that compute the outputs and the states.
 

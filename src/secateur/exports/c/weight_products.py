@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from secateur.exports.c.expressions import (
-    CodeLines,
     count_elements,
     format_number,
     row_major_strides,
@@ -251,7 +250,13 @@ def weight_bytes(node: Node) -> int:
 
 
 def _inline(
-    loops: LoopWriter, group: FusedSteps, node: Node, taps: Taps, kind: str, base: MemoryPlace, target: MemoryPlace
+    loops: LoopWriter,
+    group: FusedSteps,
+    node: Node,
+    taps: Taps,
+    kind: str,
+    base: MemoryPlace,
+    target: MemoryPlace,
 ) -> None:
     """With loops of its own."""
     code = loops.code
@@ -290,7 +295,9 @@ def _inline(
                 _epilogue(loops, group, [*at, "o"], [*write, channel], place)
 
 
-def _epilogue(loops: LoopWriter, group: FusedSteps, names: list[str], strides: list[int], place: str) -> None:
+def _epilogue(
+    loops: LoopWriter, group: FusedSteps, names: list[str], strides: list[int], place: str
+) -> None:
     assert group.producer is not None
     operands: dict[Atom, str] = {group.producer.output: "sum"}
     read = {a for node in group.nodes for a in node.inputs if isinstance(a, Value)}

@@ -15,9 +15,24 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from secateur.exports.device.toolchain import STRICT, DeviceError, folders_of, package, run_tool, undefined_symbols
+from secateur.exports.device.toolchain import (
+    STRICT,
+    DeviceError,
+    folders_of,
+    package,
+    run_tool,
+    undefined_symbols,
+)
 
-__all__ = ["SectionSizes", "available", "compile_object", "frames", "link", "sizes", "undefined_symbols"]
+__all__ = [
+    "SectionSizes",
+    "available",
+    "compile_object",
+    "frames",
+    "link",
+    "sizes",
+    "undefined_symbols",
+]
 
 _GCC = "arm-none-eabi-gcc"
 _TARGET = {

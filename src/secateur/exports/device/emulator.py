@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from secateur.exports.device.toolchain import DeviceError, CallResult, package
+from secateur.exports.device.toolchain import CallResult, DeviceError, package
 
 __all__ = ["Emulator"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["STRICT", "DeviceError", "CallResult", "undefined_symbols"]
+__all__ = ["STRICT", "CallResult", "DeviceError", "undefined_symbols"]
 
 #: Every warning that C code from here has to be free of.
 STRICT = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror")

@@ -1,5 +1,1 @@
-"""Trained models as ONNX files."""
-
-from secateur.exports.onnx.exporting import Written, write_onnx
-
-__all__ = ["Written", "write_onnx"]
+"""Trained models as ONNX."""

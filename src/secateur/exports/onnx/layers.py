@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from secateur.exports.onnx.gated_cells import GatedCell, recognise_cell
 from secateur.exports.graph import Constant, ExportError, Node
+from secateur.exports.onnx.gated_cells import GatedCell, recognise_cell
 
 if TYPE_CHECKING:
     from secateur.exports.onnx.operators import OperatorWriter

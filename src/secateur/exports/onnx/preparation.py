@@ -16,6 +16,7 @@ from secateur.exports.simplification import simplify_graph
 
 __all__ = ["prepare_graph"]
 
+
 def prepare_graph(graph: Graph) -> Graph:
     """Bring a graph into the form that the writer takes, and return it."""
     for node in graph.nodes:

@@ -11,11 +11,15 @@ from jax import Array
 
 from secateur import quadrature
 from secateur.equations import primitives
-from secateur.propagation import axes, neighbours
-from secateur.propagation.loads import NO_LOADS, combined, covariance
+from secateur.propagation.covariances import (
+    NO_LOADS,
+    add_neighbours,
+    combine_loads,
+    compute_covariance,
+)
 from secateur.propagation.rules.maxima import larger
 from secateur.propagation.rules.registry import Call, declare
-from secateur.propagation.values import Uncertain, as_uncertain, spread_to
+from secateur.propagation.uncertain_values import Uncertain, as_uncertain, merge_static, spread_to
 
 
 def _pair(call: Call, x: Any, y: Any) -> tuple[Uncertain, Uncertain]:
@@ -40,16 +44,16 @@ def add(call: Call, x: Any, y: Any) -> Uncertain:
     x, y = _pair(call, x, y)
     sign = -1.0 if call.name == "sub" else 1.0
     variance = x.variance + y.variance
-    shared = covariance(x.loads, y.loads)
+    shared = compute_covariance(x.loads, y.loads)
     if shared is not None:
         variance = jnp.maximum(variance + 2.0 * sign * shared, 0.0)
     _note_exactness(call, x, y, shared, "exact")
     return replace(
-        axes.merge_static([x, y]),
+        merge_static([x, y]),
         mean=x.mean + sign * y.mean,
         variance=variance,
-        loads=combined(x.loads, y.loads, 1.0, sign),
-        neighbours=neighbours.added(x, y),
+        loads=combine_loads(x.loads, y.loads, 1.0, sign),
+        neighbours=add_neighbours(x, y),
     )
 
 
@@ -64,17 +68,17 @@ def multiply(x: Uncertain, y: Uncertain, shared: Array | None) -> Uncertain:
         variance = jnp.maximum(variance + 2.0 * mean * shared + shared * shared, 0.0)
         mean = mean + shared
     return replace(
-        axes.merge_static([x, y]),
+        merge_static([x, y]),
         mean=mean,
         variance=variance,
-        loads=combined(x.loads, y.loads, y.mean, x.mean),
+        loads=combine_loads(x.loads, y.loads, y.mean, x.mean),
     )
 
 
 @declare("product of two", "mul")
 def mul(call: Call, x: Any, y: Any) -> Uncertain:
     x, y = _pair(call, x, y)
-    shared = covariance(x.loads, y.loads)
+    shared = compute_covariance(x.loads, y.loads)
     _note_exactness(call, x, y, shared, "exact")
     return multiply(x, y, shared)
 
@@ -87,7 +91,7 @@ def div(call: Call, x: Any, y: Any) -> Uncertain:
         call.note("moment-matched", "normalisation (softmax) as a whole")
         return normalise(call.walk.logarithm_of(call.equation.inputs[0]), axis)
     x, y = _pair(call, x, y)
-    shared = covariance(x.loads, y.loads)
+    shared = compute_covariance(x.loads, y.loads)
     size = jnp.maximum(jnp.abs(y.mean), jnp.finfo(y.mean.dtype).tiny ** 0.25)
     ratio = y.variance / (size * size)
     sign = jnp.where(y.mean < 0, -1.0, 1.0).astype(y.mean.dtype)
@@ -134,13 +138,13 @@ def normalise(x: Uncertain, axis: int) -> Uncertain:
 @declare("larger of two", "max", "min")
 def maximum(call: Call, x: Any, y: Any) -> Uncertain:
     x, y = _pair(call, x, y)
-    shared = covariance(x.loads, y.loads)
+    shared = compute_covariance(x.loads, y.loads)
     sign = -1.0 if call.name == "min" else 1.0
     mean, variance, weight = larger(sign * x.mean, x.variance, sign * y.mean, y.variance, shared)
     _note_exactness(call, x, y, shared, "exact")
     return replace(
-        axes.merge_static([x, y]),
+        merge_static([x, y]),
         mean=sign * mean,
         variance=variance,
-        loads=combined(x.loads, y.loads, weight, 1.0 - weight),
+        loads=combine_loads(x.loads, y.loads, weight, 1.0 - weight),
     )

@@ -13,11 +13,22 @@ import numpy as np
 from jax import Array
 
 from secateur.equations import primitives
-from secateur.propagation import axes, neighbours
-from secateur.propagation.loads import NO_LOADS, counted_together
-from secateur.propagation.neighbours import Neighbours
+from secateur.propagation.covariances import (
+    NO_LOADS,
+    Neighbours,
+    merge_equal_sources,
+    move_neighbours,
+    spread_neighbours,
+)
 from secateur.propagation.rules.registry import Call, declare
-from secateur.propagation.values import Uncertain, as_uncertain
+from secateur.propagation.uncertain_values import (
+    Uncertain,
+    as_uncertain,
+    map_axes,
+    merge_static,
+    move_entangled,
+    rename_source,
+)
 
 
 @declare("rearrangement", *sorted(primitives.REARRANGEMENTS), linear=True)
@@ -61,25 +72,25 @@ def move(call: Call, *operands: Any) -> Any:
 
         stacks = jax.vmap(move_loads)([o.loads.rows(sources, o.mean) for o in uncertain])
         renamed = [
-            [axes.renamed_source(k, name, call.params, i, stack.shape[1:]) for k in sources]
+            [rename_source(k, name, call.params, i, stack.shape[1:]) for k in sources]
             for i, stack in enumerate(stacks)
         ]
         for index, stack in enumerate(stacks):
             # Two sources may turn out to be one in this layout: they count together from here on.
-            loads[index], more = counted_together(renamed[index], stack)
+            loads[index], more = merge_equal_sources(renamed[index], stack)
             if more is not None:
                 variances[index] = jnp.maximum(variances[index] + more, 0.0)
         if call.walk.recurrence is not None and len(data) == 1:
             for key, names in zip(sources, zip(*renamed, strict=True), strict=True):
                 call.walk.recurrence.follow(key, move_array, names)
     inputs = [as_uncertain(operands[i]) for i in data if isinstance(operands[i], Uncertain)]
-    merged = axes.merge_static(inputs)
+    merged = merge_static(inputs)
     results: list[Any] = []
     for index, (mean, variance, load) in enumerate(zip(means, variances, loads, strict=True)):
         if isinstance(mean, jax.Array) and not jnp.issubdtype(mean.dtype, jnp.floating):
             results.append(mean)
             continue
-        entangled = axes.moved(name, call.params, inputs[0].shape, mean.shape, merged.entangled)
+        entangled = move_entangled(name, call.params, inputs[0].shape, mean.shape, merged.entangled)
         nearby = _neighbours(call, inputs, variance, partial(_pick, move_array, index))
         results.append(replace(merged, mean=mean, variance=variance, loads=load,
                                entangled=entangled, neighbours=nearby))  # fmt: skip
@@ -96,10 +107,10 @@ def _neighbours(
     if len(inputs) != 1 or len(call.equation.inputs) != 1:
         return None
     (value,) = inputs
-    mapping = axes.axis_map(call.name, call.params, value.shape, variance.shape)
-    known = neighbours.moved(value.neighbours, move_array, mapping)
+    mapping = map_axes(call.name, call.params, value.shape, variance.shape)
+    known = move_neighbours(value.neighbours, move_array, mapping)
     if call.name != "broadcast_in_dim" or mapping is None:
         return known
     places = set(mapping.values())
     before = tuple(n if a in places else 1 for a, n in enumerate(variance.shape))
-    return neighbours.spread(known, variance, before, variance.shape)
+    return spread_neighbours(known, variance, before, variance.shape)

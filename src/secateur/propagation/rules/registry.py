@@ -10,7 +10,7 @@ import jax
 
 from secateur.distributions import Normal
 from secateur.equations import Equation, compat
-from secateur.propagation.values import Uncertain, to_normal
+from secateur.propagation.uncertain_values import Uncertain, to_normal
 
 EXACTNESS = ("exact", "moment-matched", "quadrature", "first-order", "independent")
 

@@ -11,12 +11,23 @@ import numpy as np
 from jax import Array
 
 from secateur.equations import primitives
-from secateur.propagation import axes, neighbours
-from secateur.propagation.loads import NO_LOADS, Key, Loads, combined, covariance
-from secateur.propagation.neighbours import Neighbours
-from secateur.propagation.rules import pooling
+from secateur.propagation.covariances import (
+    NO_LOADS,
+    Key,
+    Loads,
+    Neighbours,
+    combine_loads,
+    compute_covariance,
+    product_neighbours,
+)
+from secateur.propagation.rules.maxima import LARGEST_WINDOW, sum_of_covariances
 from secateur.propagation.rules.registry import Call, declare
-from secateur.propagation.values import Uncertain, as_uncertain
+from secateur.propagation.uncertain_values import (
+    Uncertain,
+    as_uncertain,
+    merge_static,
+    rename_source,
+)
 
 _ENTANGLED = "its terms are correlated"
 
@@ -37,8 +48,8 @@ def add_up(call: Call, x: Uncertain) -> Uncertain:
         windows = call.params["window_dimensions"]
         summed = {a for a, size in enumerate(windows) if size > 1}
         entangled = x.entangled | summed
-        if x.neighbours is not None and np.prod(windows) <= pooling.LARGEST_WINDOW:
-            variance = variance + pooling.sum_of_covariances(call.params, x, mean.shape)
+        if x.neighbours is not None and np.prod(windows) <= LARGEST_WINDOW:
+            variance = variance + sum_of_covariances(call.params, x, mean.shape)
             correlated = "first-order", "covariance of neighbours kept to first order"
     if x.entangled & summed:
         call.note(*correlated)
@@ -73,15 +84,15 @@ def bilinear(call: Call, x: Any, w: Any) -> Uncertain:
         call.note("independent", "its factors depend on the same weights")
     elif contracted:
         call.note("independent", _ENTANGLED)
-    merged = axes.merge_static(parts)
+    merged = merge_static(parts)
     loads = NO_LOADS
     if call.walk.recurrence is not None:
         loads = call.walk.recurrence.product_loads(call, x, w, mean.shape)
     same_unit = diagonal_loads(call, x, w, mean.shape)
-    shared = covariance(loads, same_unit)
+    shared = compute_covariance(loads, same_unit)
     if shared is not None:
         variance = jnp.maximum(variance + 2.0 * shared, 0.0)
-    loads = combined(loads, same_unit, 1.0, 1.0)
+    loads = combine_loads(loads, same_unit, 1.0, 1.0)
     return replace(merged, mean=mean, variance=variance, loads=loads, entangled=entangled,
                    steady=merged.steady and len(parts) == 2,
                    neighbours=_neighbours(call, x, w))  # fmt: skip
@@ -108,13 +119,13 @@ def _neighbours(call: Call, x: Any, w: Any) -> Neighbours | None:
                 numbers.out_spec[2:], numbers.lhs_spec[2:], strides, strict=True
             )
         }
-        return neighbours.of_product(product, signal, axis_of)
+        return product_neighbours(product, signal, axis_of)
     (contract_x, contract_w), (batch_x, batch_w) = call.params["dimension_numbers"]
     contract, batch = (contract_x, batch_x) if left else (contract_w, batch_w)
     free = [a for a in range(signal.ndim) if a not in {*contract, *batch}]
     other_rank = (w if left else x).mean.ndim
     first = len(batch) if left else len(batch) + other_rank - len(contract) - len(batch)
-    return neighbours.of_product(product, signal, {first + i: (a, 1) for i, a in enumerate(free)})
+    return product_neighbours(product, signal, {first + i: (a, 1) for i, a in enumerate(free)})
 
 
 def _common_part(call: Call, x: Uncertain, w: Uncertain, mean: Array) -> Array:
@@ -202,7 +213,7 @@ def _through_diagonal(
     column = tuple(-1 if a == place else 1 for a in range(rank))
 
     def renamed(key: Key) -> Key:
-        key = axes.renamed_source(key, "transpose", {"permutation": order}, 0, shape)
+        key = rename_source(key, "transpose", {"permutation": order}, 0, shape)
         return (key, ("tile", place, width)) if tiles > 1 else key
 
     def carried(load: Array) -> Array:

@@ -60,19 +60,20 @@ charts.reliability = (holder) => {
 };
 
 charts.residuals = (holder) => {
-  const { row, observed, mean, deviation } = targetOf(holder).points;
+  const { row, observed, mean, deviation, low, high } = targetOf(holder).points;
   if (!row.length) return false;
   const residual = observed.map((o, i) => o - mean[i]);
+  const halves = low.map((l, i) => 0.5 * (high[i] - l));
   const { svg, width, height } = canvas(holder, Math.max(280, Math.min(380, holder.clientWidth * 0.8)), `${row.length} held-out rows: observed minus predicted, against the prediction.`);
   const left = 52, right = width - 10, top = 24, bottom = height - 40;
-  const reach = Math.max(...finite(residual).map(Math.abs), ...finite(deviation).map((d) => 2 * d)) * 1.08 || 1;
+  const reach = Math.max(...finite(residual).map(Math.abs), ...finite(halves)) * 1.08 || 1;
   const x = linear(extent(mean), [left, right]), y = linear([-reach, reach], [bottom, top]);
   const order = mean.map((_, i) => i).sort((a, b) => mean[a] - mean[b]);
-  // The deviation as a smooth band: the median of neighbours.
+  // Half of each 95 % interval as a smooth band: the median of neighbours.
   const near = Math.max(1, Math.floor(order.length / 20));
   const band = order.map((_, k) => {
-    const some = order.slice(Math.max(0, k - near), k + near + 1).map((i) => deviation[i]).sort((a, b) => a - b);
-    return 1.96 * some[some.length >> 1];
+    const some = order.slice(Math.max(0, k - near), k + near + 1).map((i) => halves[i]).sort((a, b) => a - b);
+    return some[some.length >> 1];
   });
   const upper = order.map((i, k) => `${x(mean[i]).toFixed(1)} ${y(band[k]).toFixed(1)}`);
   const lower = order.map((i, k) => `${x(mean[i]).toFixed(1)} ${y(-band[k]).toFixed(1)}`).reverse();

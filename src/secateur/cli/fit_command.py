@@ -1,0 +1,255 @@
+"""`secateur fit`: from a table to a pruned model and a report."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from secateur.cli.errors import UserError, as_user_errors
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["Missing", "fit"]
+
+_INTERRUPTED = 130  # the exit code that shells give a program that Ctrl-C ended
+
+Task = StrEnum("Task", ["regression", "classification"])
+Missing = StrEnum("Missing", ["error", "drop", "mean"])
+Inference = StrEnum("Inference", ["moments", "local", "global"])
+What = StrEnum("What", ["weights", "units", "both"])
+
+
+def _option(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, **more)
+
+
+def fit(
+    data: Annotated[
+        Path, typer.Argument(metavar="DATA", help="A table: .csv, .tsv, .txt or .parquet.")
+    ],
+    target: Annotated[
+        list[str], _option("--target", "-t", help="Column to predict; several are possible.")
+    ],
+    out: Annotated[
+        Path | None,
+        _option("--out", "-o", help="Folder for the results; by default NAME-run."),
+    ] = None,
+    drop: Annotated[
+        list[str] | None, _option("--drop", help="Column not to use; several are possible.")
+    ] = None,
+    task: Annotated[
+        Task | None, _option("--task", help="What to predict; by default the target decides.")
+    ] = None,
+    missing: Annotated[
+        Missing,
+        _option(
+            "--missing",
+            help="Missing values: an error, drop such rows, or fill in the column's mean (of "
+            "categories, the most frequent one).",
+        ),
+    ] = Missing.error,
+    hidden: Annotated[
+        str, _option("--hidden", help="Units of each hidden layer: 50, or 64,32; 0 for none.")
+    ] = "50",
+    inference: Annotated[
+        Inference, _option("--inference", help="How uncertainty travels through the network.")
+    ] = Inference.moments,
+    what: Annotated[
+        What, _option("--what", help="What to prune: single weights, whole units, or both.")
+    ] = What.weights,
+    grow: Annotated[bool, _option("--grow", help="Let weights come back, too.")] = False,
+    seed: Annotated[int, _option("--seed", help="Seed of everything random.", min=0)] = 0,
+    restarts: Annotated[
+        int,
+        _option("--restarts", help="Number of initialisations; the best one is kept.", min=1),
+    ] = 1,
+    minutes: Annotated[
+        float | None, _option("--minutes", help="Maximum duration of the whole run.", min=0.0)
+    ] = None,
+    epochs: Annotated[
+        int | None, _option("--epochs", help="Maximum number of epochs of each training.", min=1)
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        _option(
+            "--batch-size", help="Rows in a step; by default 64, and more for large tables.", min=1
+        ),
+    ] = None,
+    held_out: Annotated[
+        float,
+        _option(
+            "--held-out", help="Share of the rows to judge by, not to learn from.", min=0, max=0.9
+        ),
+    ] = 0.2,
+    max_categories: Annotated[
+        int,
+        _option("--max-categories", help="Maximum number of different texts in a column.", min=2),
+    ] = 50,
+    encoding: Annotated[
+        str | None, _option("--encoding", help="Encoding of a text file; by default UTF-8.")
+    ] = None,
+    resume: Annotated[
+        bool, _option("--resume", help="Go on with a run that was interrupted.")
+    ] = False,
+    force: Annotated[bool, _option("--force", help="Replace a run that is there.")] = False,
+    quiet: Annotated[
+        bool, _option("--quiet", "-q", help="Print only where the report is.")
+    ] = False,
+) -> None:
+    """Train a Bayesian network on a table, prune it, and report.
+
+    Ctrl-C stops after the current epoch; the same command with --resume goes on.
+    """
+    from rich.console import Console
+
+    import secateur as sc
+    from secateur.runs.controls import RunInterrupted, RunSettings
+    from secateur.runs.folder import RunFolder
+    from secateur.runs.table_fit import fit_table
+
+    folder = RunFolder(out if out is not None else Path(f"{data.stem}-run"))
+    command = shlex.join(["secateur", *sys.argv[1:]])
+    messages = Console(stderr=True, highlight=False, quiet=quiet, soft_wrap=True)
+    settings = RunSettings(
+        task=task and task.value,
+        hidden=parse_layers(hidden),
+        inference=inference.value,
+        what=what.value,
+        grow=grow,
+        seed=seed,
+        restarts=restarts,
+        minutes=minutes,
+        held_out=held_out,
+        missing=missing.value,
+        drop=tuple(drop or ()),
+        epochs=epochs,
+        batch_size=batch_size,
+        max_categories=max_categories,
+        encoding=encoding,
+    )
+
+    def say(sentence: str) -> None:
+        if sentence.startswith("task: ") and task is None:
+            sentence += " (--task overrides that)"
+        messages.print(sentence, markup=False)
+
+    try:
+        with as_user_errors(ValueError, sc.FitError, sc.CheckpointError, OSError):
+            run = fit_table(
+                data,
+                target,
+                settings,
+                folder,
+                command=_remove_option(command, "--resume"),
+                resume=resume,
+                force=force,
+                progress=not quiet,
+                say=say,
+            )
+    except RunInterrupted:
+        again = command if resume else f"{_remove_option(command, '--force')} --resume"
+        typer.echo(f"secateur: stopped. What was reached is kept; go on with\n  {again}", err=True)
+        raise typer.Exit(_INTERRUPTED) from None
+    _show_result(run.record, run.folder.report, quiet=quiet)
+
+
+def parse_layers(text: str) -> tuple[int, ...]:
+    """Return the sizes of hidden layers from "50", "64,32", or "0" for none.
+
+    Args:
+        text: Value of the option `--hidden`.
+
+    Raises:
+        UserError: The text is something else.
+
+    Example:
+        >>> parse_layers("64,32"), parse_layers("0")
+        ((64, 32), ())
+    """
+    if text.strip() == "0":
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise UserError(
+            f"--hidden {text}: give the units of each hidden layer, such as 50 or 64,32; 0 for "
+            "none."
+        )
+    return tuple(map(int, parts))
+
+
+def _remove_option(command: str, option: str) -> str:
+    return shlex.join(part for part in shlex.split(command) if part != option)
+
+
+# --- the end of a run -----------------------------------------------------------------------------
+
+
+def _show_result(record: dict[str, Any], path: Path, *, quiet: bool) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    if not quiet:
+        console.print(tabulate_record(record))
+        _, cut = find_cut_columns(record)
+        names = ", ".join(cut) or "none"
+        console.print(f"Columns that were cut altogether: {names}", markup=False)
+        ends = (record["energy"][when]["stop_reason"] for when in ("before", "after"))
+        console.print("Training: {}. Pruning: {}.".format(*ends), markup=False)
+    console.print(f"{'' if quiet else 'Report: '}{path}", markup=False)
+
+
+def tabulate_record(record: dict[str, Any]) -> Table:
+    """Return a table of what there was before pruning and what is left after.
+
+    Args:
+        record: Record from `secateur.report.make_record`.
+    """
+    from rich.table import Table
+
+    table = Table(title="Before and after pruning", title_justify="left")
+    table.add_column("")
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right")
+    weights, energy, held_out = record["weights"], record["energy"], record["held_out"]
+    table.add_row("weights", f"{weights['before']:,}", f"{weights['after']:,}")
+    if weights["hidden_before"]:
+        hidden = (f"{weights[f'hidden_{when}']:,}" for when in ("before", "after"))
+        table.add_row("hidden units", *hidden)
+    used, cut = find_cut_columns(record)
+    table.add_row("columns in use", str(len(used) + len(cut)), str(len(used)))
+    sizes = (f"{4 * weights[when]:,}" for when in ("before", "after"))
+    table.add_row("bytes of the weights (4 each)", *sizes)
+    table.add_row("free energy (nats)", *_format_both(energy, "free_energy", ",.1f"))
+    if held_out is not None:
+        table.add_section()
+        table.add_row(f"{held_out['rows']:,} rows held out:", "", "")
+        for name, heading, form in (
+            ("rmse", "root-mean-square error", ".4g"),
+            ("accuracy", "share of right answers", ".1%"),
+            ("log_likelihood", "log-likelihood (nats per row)", ".3f"),
+            ("coverage_95", "95 % coverage", ".1%"),
+        ):
+            if name in held_out["before"]:
+                table.add_row(f"  {heading}", *_format_both(held_out, name, form))
+    return table
+
+
+def find_cut_columns(record: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the columns that still have an influence, and those that have none."""
+    is_used: dict[str, bool] = {}
+    for entry in record["inputs"]:
+        column = entry["column"]
+        is_used[column] = is_used.get(column, False) or not entry.get("cut", False)
+    return [c for c in is_used if is_used[c]], [c for c in is_used if not is_used[c]]
+
+
+def _format_both(parts: dict[str, Any], name: str, form: str) -> tuple[str, str]:
+    values = (parts[when].get(name) for when in ("before", "after"))
+    before, after = ("–" if value is None else format(value, form) for value in values)
+    return before, after

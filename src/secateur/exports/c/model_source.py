@@ -1,0 +1,202 @@
+"""`to_c`: a trained model as C99."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from secateur import __version__
+from secateur.exports.c.c_files import HeaderLabels, SelfTestVectors, check_prefix
+from secateur.exports.c.source_writer import Source, write_c
+from secateur.exports.evaluator import FloatArithmetic
+from secateur.exports.graph import ExportError
+from secateur.exports.model_graph import ModelGraph, make_model_graph
+from secateur.exports.model_labels import find_labels
+from secateur.exports.predictions import compute_noise
+from secateur.exports.quantisation import MODES, QuantisedGraph, quantise_graph
+from secateur.likelihoods import CategoricalLikelihood
+from secateur.propagation import draws
+from secateur.trained import Trained
+
+__all__ = ["OPTIMISE", "ModelSource", "check_options", "to_c", "translate_model"]
+
+OPTIMISE = ("size", "speed")
+
+_TEST_VECTORS = 16
+# In floats these give the same on every machine.
+_EXACT = {"add", "sub", "mul", "div", "neg", "max", "min", "abs", "dequantise", "reshape",
+          "transpose", "slice", "reverse", "concatenate", "pad", "expand"}  # fmt: skip
+
+
+class ModelSource(NamedTuple):
+    """A model as C, and the graphs behind it.
+
+    Attributes:
+        model: Graph of the model.
+        quantised: The same graph in integers, or None.
+        source: The texts.
+    """
+
+    model: ModelGraph
+    quantised: QuantisedGraph | None
+    source: Source
+
+    def expect(self, limit: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return inputs of calls, and the outputs that these must return.
+
+        Args:
+            limit: Largest number of rows, or of the frames of one row in their order.
+        """
+        return _expect_outputs(self.model, self.quantised, limit)
+
+
+def to_c(
+    trained: Trained,
+    *,
+    name: str = "net",
+    header: str | None = None,
+    inputs: Any = None,
+    quantise: str | None = None,
+    optimise: str = "size",
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+) -> Source:
+    """Return a trained model as C99 that needs no library.
+
+    Raw inputs go in and predictions in the data's own units come out, one call per row, or per
+    frame of a recurrent network. It predicts the function's value at the posterior means of the
+    weights; of classes, their scores before the softmax. The header states the noise's deviation
+    and half the width of its 95 % interval. Dead units stay in it; `export` takes them out first.
+
+    Args:
+        trained: A trained model.
+        name: Prefix of all C functions.
+        header: Name of the header file. Defaults to NAME.h.
+        inputs: Rows like those the model was fitted to. Needed for a function of your own. With
+            `quantise` they say how large activations become; by default rows are drawn from normal
+            distributions with the inputs' means and deviations.
+        quantise: "int8", "int16x8", "weights8" or "weights16"; see `export`.
+        optimise: "size" or "speed".
+        input_names: Names of the inputs, for the header. Defaults to those of the model's table.
+        output_names: Names of the outputs, likewise.
+
+    Raises:
+        ExportError: The model or an option cannot be exported.
+    """
+    check_options(quantise, optimise)
+    return translate_model(
+        trained,
+        name=name,
+        header=header or f"{name}.h",
+        inputs=inputs,
+        quantise=quantise,
+        optimise=optimise,
+        input_names=input_names,
+        output_names=output_names,
+    ).source
+
+
+def check_options(quantise: str | None, optimise: str) -> None:
+    """Check that options are known.
+
+    Raises:
+        ExportError: One is not.
+    """
+    if quantise is not None and quantise not in MODES:
+        raise ExportError(f"quantise={quantise!r}. Supported: {', '.join(MODES)}.")
+    if optimise not in OPTIMISE:
+        raise ExportError(f"optimise={optimise!r}. Supported: {', '.join(OPTIMISE)}.")
+
+
+def translate_model(
+    trained: Trained,
+    *,
+    name: str,
+    header: str,
+    inputs: Any,
+    quantise: str | None,
+    optimise: str,
+    input_names: Sequence[str] | None,
+    output_names: Sequence[str] | None,
+) -> ModelSource:
+    """Return a trained model as C, with its graphs; see `to_c`."""
+    check_prefix(name)
+    labels = find_labels(trained)
+    if labels is not None:
+        input_names = labels.inputs if input_names is None else input_names
+        output_names = labels.outputs if output_names is None else output_names
+    model = make_model_graph(trained, inputs, input_factors=quantise in (None, "weights16"))
+    quantised = None if quantise is None else quantise_graph(model, quantise)
+    calls, outputs = _expect_outputs(model, quantised, _TEST_VECTORS)
+    for what, names, size in (
+        ("input", input_names, calls[0].size), ("output", output_names, outputs.shape[1])
+    ):  # fmt: skip
+        if names and len(names) != size:
+            raise ExportError(f"{len(names)} {what} names are given, and there are {size} {what}s.")
+    # In float32 sums round differently with every compiler; integers do not.
+    largest = float(np.max(np.abs(outputs), initial=0.0)) or 1.0
+    source = write_c(
+        model.graph if quantised is None else quantised.graph,
+        name,
+        header=header,
+        optimise=optimise,
+        labels=HeaderLabels(
+            title=f"{name}: a network pruned by Bayesian model reduction, from secateur "
+            f"{__version__}.",
+            inputs=tuple(input_names or ()),
+            outputs=tuple(output_names or ()),
+            notes=_header_notes(trained, model, quantised),
+            noise=compute_noise(trained, outputs.shape[1]),
+        ),
+        vectors=SelfTestVectors(calls, outputs, _tolerance(quantised) * largest),
+    )
+    return ModelSource(model, quantised, source)
+
+
+def _expect_outputs(
+    model: ModelGraph, quantised: QuantisedGraph | None, limit: int
+) -> tuple[np.ndarray, np.ndarray]:
+    rows = model.rows[:1, :limit] if model.by_frame else model.rows[:limit]
+    if quantised is None:
+        outputs = model.run(rows.astype(np.float64))
+    else:
+        outputs = model.run(rows, FloatArithmetic(np.float32), quantised.graph)
+    calls = rows.reshape(-1, *model.graph.inputs[0].shape)
+    return calls, outputs.reshape(len(calls), -1)
+
+
+def _tolerance(quantised: QuantisedGraph | None) -> float:
+    """Return the largest error of the self-test, relative to the largest output."""
+    if quantised is None or quantised.mode not in ("int8", "int16x8"):
+        return 1e-5
+    functions = {
+        n.op for n in quantised.graph.nodes if n.output.dtype.kind == "f" and n.op not in _EXACT
+    }
+    if not functions:
+        return 1e-6
+    # A function that is off by its last digit can round to the neighbouring integer.
+    return 2e-2 if quantised.mode == "int8" else 2e-4
+
+
+def _header_notes(
+    trained: Trained, model: ModelGraph, quantised: QuantisedGraph | None
+) -> list[str]:
+    notes = [
+        f"Free energy {trained.free_energy:.1f} nats; {model.nonzeros} weights in its products.",
+        "Inputs and outputs are in the units of the data.",
+        "Outputs are those of the network at the posterior means of its weights.",
+    ]
+    if draws(trained.model.inference):
+        notes.append("The model itself averages networks that are drawn from the posterior.")
+    if isinstance(trained.model.likelihood, CategoricalLikelihood):
+        notes.append("Outputs are scores: the largest belongs to the most probable class.")
+    if quantised is not None and quantised.mode in ("int8", "int16x8"):
+        bits = "8 bits (inputs of 16)" if quantised.mode == "int8" else "16 bits"
+        notes.append(f"Weights of at most 8 bits, activations of {bits}, computed in integers.")
+    notes += [
+        "C99; needs no library and no memory of its own but what is declared here.",
+        "With -ffp-contract=fast, multiplications and additions are fused where the processor can.",
+    ]
+    return notes

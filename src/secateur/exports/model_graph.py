@@ -1,0 +1,171 @@
+"""The graph of a trained model: raw inputs in, predictions in the data's own units out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from secateur.beliefs import mean_weights
+from secateur.exports.evaluator import evaluate_graph, run_frames
+from secateur.exports.graph import ExportError, Graph, Node
+from secateur.exports.lowering import lower_function, lower_model
+from secateur.exports.simplification import simplify_graph
+from secateur.networks import Dense, Gru
+from secateur.pytrees import flatten_beliefs, is_belief
+from secateur.trained import Trained
+
+__all__ = ["ModelGraph", "make_model_graph"]
+
+_FRAMES = 6  # that a network by frames is tried on
+
+
+@dataclass(frozen=True, eq=False)
+class ModelGraph:
+    """A model at its posterior means, for one row or one frame at a time.
+
+    Attributes:
+        graph: The steps.
+        deviations: For each product with weights among them, in order, the posterior's standard
+            deviation of each weight in the graph's units; 0 where a weight is not a parameter of
+            the model times a constant.
+        by_frame: Whether it takes the frames of a sequence one after the other.
+        function: The same function of whole rows, in JAX.
+        rows: Example inputs of shape (rows, …).
+        is_drawn: Whether the rows were drawn, because none were given.
+    """
+
+    graph: Graph
+    deviations: list[np.ndarray]
+    by_frame: bool
+    function: Callable[[Any], Any]
+    rows: np.ndarray
+    is_drawn: bool
+
+    @property
+    def nonzeros(self) -> int:
+        """Return the number of weights in products that are not 0."""
+        return sum(int(np.count_nonzero(n.attributes["weights"])) for n in self.graph.products())
+
+    def run(self, rows: np.ndarray, arithmetic: Any = None, graph: Graph | None = None) -> Any:
+        """Evaluate rows in NumPy: (rows, outputs), or for frames (rows, frames, outputs)."""
+        graph = graph or self.graph
+        shape = graph.inputs[0].shape
+        if self.by_frame:
+            results = [run_frames(graph, row.reshape(-1, *shape), arithmetic) for row in rows]
+            return np.stack([r.reshape(len(r), -1) for r in results])
+        results = [
+            evaluate_graph(graph, [row.reshape(shape)], (), arithmetic)[0][0] for row in rows
+        ]
+        return np.stack([np.ravel(r) for r in results])
+
+
+def make_model_graph(
+    trained: Trained, inputs: Any = None, *, input_factors: bool = True
+) -> ModelGraph:
+    """Read the steps of a trained model at its posterior means.
+
+    Args:
+        trained: A trained model.
+        inputs: Example rows; needed for a function whose input's shape is not known otherwise.
+        input_factors: See `simplify_graph`.
+
+    Raises:
+        ExportError: Something in the model has no counterpart, or its frames cannot be taken one
+            by one.
+    """
+    shape = _row_shape(trained, inputs)
+    rows = _draw_rows(trained, shape) if inputs is None else np.asarray(inputs, np.float32)
+    params = mean_weights(trained.beliefs)
+
+    def predict(params: Any, x: Any) -> Any:
+        y = trained.model.f(params, trained.scaling.standardise_inputs(x, x.dtype))
+        return y if trained.scaling.targets is None else trained.scaling.targets.to_data(y)
+
+    def function(x: Any) -> Any:
+        return predict(params, x)
+
+    by_frame = _is_recurrent(function, shape)
+    if by_frame:
+        shape = (1, *shape[1:])
+    spec = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
+    lowered = lower_model(predict, params, spec, by_frame=by_frame)
+    graph = simplify_graph(lowered, input_factors=input_factors)
+    if len(graph.outputs) != 1:
+        raise ExportError(
+            f"the model has {len(graph.outputs)} outputs. Supported: one array of outputs."
+        )
+    leaves = flatten_beliefs(trained.beliefs)[0]
+    deviations = [_find_deviations(node, leaves) for node in graph.products()]
+    model = ModelGraph(graph, deviations, by_frame, function, rows, inputs is None)
+    _compare_with_function(model)
+    return model
+
+
+def _find_deviations(node: Node, leaves: list[Any]) -> np.ndarray:
+    """Return the posterior's deviation of each weight: that of its parameter, times the factor."""
+    deviations, origin = np.zeros(node.attributes["weights"].shape), node.attributes["origin"]
+    if origin is None:
+        return deviations
+    for number, leaf in enumerate(leaves):
+        if is_belief(leaf):
+            here = origin.leaf == number
+            variance = np.ravel(np.asarray(leaf.variance, np.float64))
+            if here.any():
+                deviations[here] = np.sqrt(variance[origin.place[here]])
+    return deviations * np.abs(origin.factor)
+
+
+def _row_shape(trained: Trained, inputs: Any) -> tuple[int, ...]:
+    if inputs is not None:
+        return tuple(np.shape(inputs)[1:])
+    network = trained.model.f
+    if isinstance(network, Dense):
+        return (network.inputs,)
+    if isinstance(network, Gru):
+        return (_FRAMES, network.inputs)
+    raise ExportError(
+        "the shape of the model's inputs is not known. Give some rows of the data with inputs=…"
+    )
+
+
+def _draw_rows(trained: Trained, shape: tuple[int, ...]) -> np.ndarray:
+    """Draw rows with the means and deviations of the inputs."""
+    rows = np.random.default_rng(0).normal(size=(256, *shape))
+    affine = trained.scaling.inputs
+    if affine is not None:
+        rows = rows * np.asarray(affine.scale) + np.asarray(affine.shift)
+    return rows.astype(np.float32)
+
+
+def _is_recurrent(function: Callable[[Any], Any], shape: tuple[int, ...]) -> bool:
+    spec = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
+    return any(node.op == "recurrent" for node in lower_function(function, spec).nodes)
+
+
+def _compare_with_function(model: ModelGraph) -> None:
+    """Compare the steps with the function itself, on frames in particular."""
+    rows = model.rows[:8, :_FRAMES] if model.by_frame else model.rows[:8]
+    truth = np.asarray(jax.jit(model.function)(jnp.asarray(rows)), np.float64)
+    outputs = model.run(rows.astype(np.float64))
+    if model.by_frame and truth.size != outputs.size:
+        outputs = outputs[:, -1]
+    outputs, truth = (np.asarray(v).reshape(-1, truth.shape[-1]) for v in (outputs, truth))
+    gap = np.max(np.abs(outputs - truth), axis=0)
+    # JAX computes in float32: digits are lost relative to how large and how different results are.
+    if np.all(gap <= 3e-7 * np.max(np.abs(truth), axis=0) + 1e-4 * np.ptp(truth, axis=0)):
+        return
+    if model.by_frame:
+        raise ExportError(
+            "the frames of this network cannot be taken one by one: what it predicts for a "
+            "sequence differs from what it predicts after the last frame. Supported: loops over "
+            "time whose last or every state is read out."
+        )
+    raise ExportError(
+        f"the exported steps differ from the model by {np.max(gap):.3g}. This is a defect of "
+        "secateur; please report it."
+    )

@@ -1,0 +1,257 @@
+"""Every weight before and after pruning, the inputs that they serve, and what inputs are worth."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from secateur.distributions import Normal
+from secateur.pytrees import align_tree, flatten_beliefs, is_belief
+from secateur.reduction import prune_scores
+from secateur.report.record_file import WEIGHT_DIGITS, round_number, round_numbers, shorten_text
+from secateur.trained import Trained
+
+__all__ = [
+    "DenseGraph",
+    "WeightArray",
+    "describe_inputs",
+    "describe_weights",
+    "find_dense_graph",
+    "find_weight_arrays",
+]
+
+# Networks of up to so many weights are recorded in full. Of larger ones only the survivors are, at
+# most as many, and of the weights before pruning as many as a picture can show.
+MAX_WEIGHTS = 20_000
+MAX_BEFORE = 2_000
+# What the worth of inputs is found from: rows, columns (each is shuffled) and shuffles of a column.
+MAX_ROWS, MAX_COLUMNS, SHUFFLES = 2_000, 300, 3
+
+
+# --- weights --------------------------------------------------------------------------------------
+
+
+class WeightArray(NamedTuple):
+    """One array of weights.
+
+    Attributes:
+        path: Its place in the model's parameters.
+        mean: Means.
+        variance: Variances, 0 where a weight was pruned.
+        delta_f: Change of the free energy if a weight is removed, inf where it was.
+    """
+
+    path: str
+    mean: np.ndarray
+    variance: np.ndarray
+    delta_f: np.ndarray
+
+    @property
+    def live(self) -> np.ndarray:
+        """Return which weights are left."""
+        return self.variance > 0
+
+
+def find_weight_arrays(trained: Trained) -> list[WeightArray]:
+    """Return the uncertain arrays of a model, with what removing each weight would change."""
+    leaves, paths, treedef = flatten_beliefs(trained.beliefs)
+    leaf_priors = align_tree(trained.priors, treedef, "priors")
+    uncertain = [k for k, leaf in enumerate(leaves) if is_belief(leaf)]
+    beliefs, priors = [leaves[k] for k in uncertain], [leaf_priors[k] for k in uncertain]
+    # As one program: step by step, every operation would be compiled for every shape.
+    scores = jax.jit(prune_scores)(beliefs, priors)
+    arrays = [
+        WeightArray(paths[k], *np.broadcast_arrays(*map(np.asarray, (q.mean, q.variance, s))))
+        for k, q, s in zip(uncertain, beliefs, scores, strict=True)
+    ]
+    # Within a layer, matrices before biases: as one reads it.
+    layers = [array.path.rpartition("[")[0] for array in arrays]
+    order = sorted(
+        range(len(arrays)), key=lambda k: (layers.index(layers[k]), -arrays[k].mean.ndim)
+    )
+    return [arrays[k] for k in order]
+
+
+def describe_weights(before: list[WeightArray], after: list[WeightArray]) -> list[dict[str, Any]]:
+    """Return every array as the record holds it; see `make_record`."""
+    total = sum(array.mean.size for array in before)
+    if total <= MAX_WEIGHTS:
+        first: list = [None] * len(before)
+        last = first
+    else:
+        first, last = _find_strongest(before, MAX_BEFORE), _find_strongest(after, MAX_WEIGHTS)
+    return [
+        {
+            "path": old.path,
+            "shape": list(old.mean.shape),
+            "before": _describe_array(old, old_indices),
+            "after": _describe_array(new, new_indices),
+        }
+        for old, new, old_indices, new_indices in zip(before, after, first, last, strict=True)
+    ]
+
+
+def _describe_array(array: WeightArray, indices: np.ndarray | None) -> dict[str, Any]:
+    where = slice(None) if indices is None else indices
+    columns = {
+        "mean": array.mean,
+        "deviation": np.sqrt(array.variance),
+        "delta_f": array.delta_f,
+    }
+    return {
+        "live": int(array.live.sum()),
+        "index": None if indices is None else indices.tolist(),
+        **{
+            name: round_numbers(values.ravel()[where], WEIGHT_DIGITS)
+            for name, values in columns.items()
+        },
+    }
+
+
+def _find_strongest(arrays: list[WeightArray], limit: int) -> list[np.ndarray]:
+    """Return, by array, the indices of the live weights that it would cost most to remove."""
+    ends = np.cumsum([array.mean.size for array in arrays])
+    live = np.flatnonzero(np.concatenate([array.live.ravel() for array in arrays]))
+    costs = np.concatenate([array.delta_f.ravel() for array in arrays])[live]
+    strongest = np.sort(live[np.argsort(-costs, kind="stable")[:limit]])
+    parts = np.split(strongest, np.searchsorted(strongest, ends[:-1]))
+    starts = [0, *ends[:-1].tolist()]
+    return [part - start for part, start in zip(parts, starts, strict=True)]
+
+
+# --- units ----------------------------------------------------------------------------------------
+
+
+class DenseGraph(NamedTuple):
+    """A fully connected network as a graph.
+
+    Attributes:
+        sizes: Number of nodes of every layer, inputs first.
+        leads: By layer, which nodes still lead to an output.
+        used: By layer, which of these are themselves fed, by a weight or a bias.
+    """
+
+    sizes: list[int]
+    leads: list[np.ndarray]
+    used: list[np.ndarray]
+
+    @property
+    def inputs_in_use(self) -> np.ndarray:
+        """Return which inputs still have an influence."""
+        return self.leads[0]
+
+    @property
+    def hidden_used(self) -> int:
+        """Return the number of hidden units that have an influence."""
+        return int(sum(layer.sum() for layer in self.used[1:-1]))
+
+
+def find_dense_graph(beliefs: Any) -> DenseGraph | None:
+    """Return the graph of what is left of a network, or None if it has other layers than dense.
+
+    Args:
+        beliefs: Beliefs about the parameters of a `secateur.networks.Dense`.
+    """
+    try:
+        pairs = [(layer["weights"], layer["bias"]) for layer in beliefs["layers"]]
+    except (TypeError, KeyError, IndexError, AttributeError):
+        return None
+    if not pairs or not all(isinstance(q, Normal) for pair in pairs for q in pair):
+        return None
+    weights = [np.asarray(w.variance) > 0 for w, _ in pairs]
+    biases = [np.asarray(b.variance) > 0 for _, b in pairs]
+    if any(w.ndim != 2 or b.shape != w.shape[1:] for w, b in zip(weights, biases, strict=True)):
+        return None
+    sizes = [weights[0].shape[0], *(w.shape[1] for w in weights)]
+    if [w.shape[0] for w in weights] != sizes[:-1]:
+        return None
+    leads: list[Any] = [np.ones(sizes[-1], bool)]
+    for live in reversed(weights):
+        leads.insert(0, (live & leads[0][None]).any(axis=1))
+    fed = [np.ones(sizes[0], bool)]
+    for live, bias in zip(weights, biases, strict=True):
+        fed.append((live & fed[-1][:, None]).any(axis=0) | bias)
+    used = [a & b for a, b in zip(leads, fed, strict=True)]
+    return DenseGraph(sizes, leads, used)
+
+
+# --- inputs ---------------------------------------------------------------------------------------
+
+
+def describe_inputs(
+    inputs: list[dict[str, Any]],
+    pruned: Trained,
+    before: list[WeightArray],
+    after: list[WeightArray],
+    *,
+    graph: DenseGraph | None,
+    held_out: tuple[Any, Any] | None,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """Return every input with the weights that it has left and what it is worth.
+
+    `delta_f` is the sum over its live weights, the estimated cost in nats of removing the input;
+    `effect` is what shuffling its column among held-out rows takes from their log-likelihood, in
+    nats per row, for inputs that still have an influence.
+
+    Args:
+        inputs: Name, column and kind of every input.
+        pruned: The model after pruning.
+        before: Its weights before pruning.
+        after: Its weights after pruning.
+        graph: Graph of what is left, or None.
+        held_out: Inputs and targets that the model has not seen, or None.
+        seed: Seed of the shuffling.
+    """
+    described = [
+        {"name": shorten_text(i["name"]), "column": shorten_text(i["column"]), "kind": i["kind"]}
+        for i in inputs
+    ]
+    cut = [False] * len(inputs)
+    if graph is not None:
+        # The first matrix is the one that the inputs feed.
+        first, last = (next(a for a in arrays if a.mean.ndim == 2) for arrays in (before, after))
+        costs = np.where(last.live, last.delta_f, 0).sum(axis=1)
+        cut = (~graph.inputs_in_use).tolist()
+        for index, entry in enumerate(described):
+            entry["before"] = int(first.live[index].sum())
+            entry["after"] = int(last.live[index].sum())
+            entry["delta_f"] = round_number(costs[index])
+            entry["cut"] = cut[index]
+    for index, effect in _find_effects(inputs, cut, pruned, held_out, seed).items():
+        described[index]["effect"] = round_number(effect)
+    return described
+
+
+def _find_effects(
+    inputs: list[dict[str, Any]],
+    cut: list[bool],
+    pruned: Trained,
+    held_out: tuple[Any, Any] | None,
+    seed: int,
+) -> dict[int, float]:
+    """Return the effect of the inputs that have an influence; those of one column share it."""
+    columns: dict[str, list[int]] = {}
+    for index, entry in enumerate(inputs):
+        columns.setdefault(entry["column"], []).append(index)
+    alive = {name: own for name, own in columns.items() if not all(cut[i] for i in own)}
+    if held_out is None or len(alive) > MAX_COLUMNS or np.ndim(held_out[0]) < 2:
+        return {}
+    rng = np.random.default_rng(seed)
+    x, y = np.asarray(held_out[0]), np.asarray(held_out[1])
+    if len(y) > MAX_ROWS:
+        rows = np.sort(rng.choice(len(y), MAX_ROWS, replace=False))
+        x, y = x[rows], y[rows]
+    undisturbed = pruned.predict(x).log_density(y).mean()
+    orders = [rng.permutation(len(y)) for _ in range(SHUFFLES)]
+    effects = {}
+    for own in alive.values():
+        losses = []
+        for order in orders:
+            shuffled = x.copy()
+            shuffled[..., own] = x[order][..., own]
+            losses.append(undisturbed - pruned.predict(shuffled).log_density(y).mean())
+        effects.update(dict.fromkeys(own, float(np.mean(losses))))
+    return effects

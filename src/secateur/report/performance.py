@@ -1,0 +1,187 @@
+"""How good a model is on rows that it has not seen, before and after pruning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from secateur.likelihoods import GaussianLikelihood
+from secateur.predictive import Predictive
+from secateur.report.record_file import round_number, round_numbers, shorten_text
+from secateur.trained import Trained
+
+__all__ = ["describe_performance", "find_class_probabilities"]
+
+LEVELS = np.arange(1, 20) / 20  # nominal coverage
+INTERVAL = 0.95
+BINS = 10  # of predicted probability
+MAX_TARGETS = 6  # that are shown one by one
+MAX_POINTS = 500  # rows whose residuals are shown
+MAX_CLASSES = 20  # that a table of confusions shows
+
+
+def describe_performance(
+    fitted: Trained,
+    pruned: Trained,
+    data: tuple[Any, Any],
+    *,
+    task: str,
+    targets: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """Return figures for all targets together, and calibration and residuals for each.
+
+    Args:
+        fitted: The model before pruning.
+        pruned: The model after pruning.
+        data: Inputs and targets that neither has seen.
+        task: "regression" or "classification".
+        targets: Name and classes of every target.
+    """
+    x, y = data[0], np.asarray(data[1])
+    predictions = {"before": fitted.predict(x), "after": pruned.predict(x)}
+    figures: dict[str, Any] = {"rows": len(y), "targets": []}
+    for name, prediction in predictions.items():
+        figures[name] = {"log_likelihood": round_number(np.mean(prediction.log_density(y)))}
+    if task == "classification":
+        _add_classes(figures, predictions, y, targets)
+    elif isinstance(pruned.model.likelihood, GaussianLikelihood):
+        _add_numbers(figures, predictions, y, targets)
+    return figures
+
+
+# --- numbers -------------------------------------------------------------------------------------
+
+
+def _add_numbers(
+    figures: dict[str, Any],
+    predictions: dict[str, Predictive],
+    y: np.ndarray,
+    targets: list[dict[str, Any]],
+) -> None:
+    rows = len(y)
+    columns = y.astype(np.float64).reshape(rows, -1)
+    baseline = np.square(columns - columns.mean(axis=0)).mean()
+    errors, coverages = {}, {}
+    for name, prediction in predictions.items():
+        errors[name] = prediction.mean.reshape(rows, -1) - columns
+        # The level of the smallest central interval that holds each observation.
+        below = prediction.cdf(y).reshape(rows, -1)
+        coverages[name] = np.abs(2 * below - 1)
+        square = np.square(errors[name]).mean()
+        figures[name] |= {
+            "rmse": round_number(np.sqrt(square)),
+            "mean_absolute_error": round_number(np.abs(errors[name]).mean()),
+            "r_squared": round_number(1 - square / baseline) if baseline else None,
+            "coverage_95": round_number((coverages[name] <= INTERVAL).mean()),
+        }
+    points = _make_points(predictions["after"], columns)
+    for index, target in enumerate(targets[:MAX_TARGETS]):
+        entry: dict[str, Any] = {
+            "name": shorten_text(target["name"]),
+            "levels": round_numbers(LEVELS),
+        }
+        for name in predictions:
+            covered = coverages[name][:, index, None] <= LEVELS
+            entry[name] = {
+                "rmse": round_number(np.sqrt(np.square(errors[name][:, index]).mean())),
+                "coverage": round_numbers(covered.mean(axis=0)),
+            }
+        entry["points"] = {
+            name: round_numbers(values if values.ndim == 1 else values[:, index])
+            for name, values in points.items()
+        }
+        figures["targets"].append(entry)
+
+
+def _make_points(prediction: Predictive, y: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what is shown of single rows: all of them, or some that are evenly spread."""
+    rows = len(y)
+    shown = np.unique(np.linspace(0, rows - 1, min(rows, MAX_POINTS)).round().astype(int))
+    low, high = prediction.interval(INTERVAL)
+    columns = {"mean": prediction.mean, "deviation": prediction.standard_deviation, "low": low,
+               "high": high}  # fmt: skip
+    return {
+        "row": shown,
+        "observed": y[shown],
+        **{name: values.reshape(rows, -1)[shown] for name, values in columns.items()},
+    }
+
+
+# --- classes -------------------------------------------------------------------------------------
+
+
+def find_class_probabilities(prediction: Predictive) -> np.ndarray:
+    """Return the probability of every class, of shape (rows, classes): of yes or no, both."""
+    probabilities = prediction.probabilities
+    if probabilities.ndim == 2 and probabilities.shape[1] > 1:
+        return probabilities
+    is_one = probabilities.reshape(len(prediction))
+    return np.stack([1 - is_one, is_one], axis=1)
+
+
+def _add_classes(
+    figures: dict[str, Any],
+    predictions: dict[str, Predictive],
+    y: np.ndarray,
+    targets: list[dict[str, Any]],
+) -> None:
+    classes = [shorten_text(c) for c in targets[0]["classes"]]
+    labels = y.reshape(-1).astype(int)
+    entry: dict[str, Any] = {"name": shorten_text(targets[0]["name"]), "classes": classes}
+    for name, prediction in predictions.items():
+        probabilities = find_class_probabilities(prediction)
+        choices, confidence = probabilities.argmax(axis=1), probabilities.max(axis=1)
+        is_right = choices == labels
+        is_likely = find_likely_sets(probabilities, labels, INTERVAL)
+        figures[name] |= {
+            "accuracy": round_number(is_right.mean()),
+            "most_frequent": round_number(np.bincount(labels).max() / len(labels)),
+            "coverage_95": round_number(is_likely.mean()),
+            "calibration_error": round_number(_find_calibration_error(confidence, is_right)),
+        }
+        table = np.zeros((len(classes), len(classes)), int)
+        np.add.at(table, (labels, choices), 1)
+        entry[name] = {
+            "bins": _make_bins(confidence, is_right),
+            "confusion": table.tolist() if len(classes) <= MAX_CLASSES else None,
+        }
+    figures["targets"].append(entry)
+
+
+def _find_bins(confidence: np.ndarray) -> np.ndarray:
+    return np.minimum((confidence * BINS).astype(int), BINS - 1)
+
+
+def _make_bins(confidence: np.ndarray, is_right: np.ndarray) -> list[dict[str, Any]]:
+    """Return, by bin of confidence, how sure the model was and how often it was right."""
+    bins = _find_bins(confidence)
+    return [
+        {
+            "rows": int((bins == b).sum()),
+            "confidence": round_number(confidence[bins == b].mean()),
+            "right": round_number(is_right[bins == b].mean()),
+        }
+        for b in range(BINS)
+        if (bins == b).any()
+    ]
+
+
+def _find_calibration_error(confidence: np.ndarray, is_right: np.ndarray) -> float:
+    """Return |confidence − share that is right|, averaged over rows by bin."""
+    bins = _find_bins(confidence)
+    gaps = [abs((confidence - is_right)[bins == b].sum()) for b in range(BINS)]
+    return float(np.sum(gaps) / len(is_right))
+
+
+def find_likely_sets(probabilities: np.ndarray, labels: np.ndarray, level: float) -> np.ndarray:
+    """Whether each label is in the smallest set of classes of at least this probability.
+
+    Args:
+        probabilities: Of shape (rows, classes).
+        labels: Numbers of classes, of shape (rows,).
+        level: Probability that the set must have.
+    """
+    own = np.take_along_axis(probabilities, labels[:, None], axis=1)
+    likelier = np.where(probabilities > own, probabilities, 0).sum(axis=1)
+    return likelier < level

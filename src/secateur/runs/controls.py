@@ -1,0 +1,137 @@
+"""What decides how a run goes: its settings, Ctrl-C and the clock."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from secateur.progress import Callback, ProgressUpdate
+from secateur.tables import MAX_CATEGORIES
+
+__all__ = ["RunClock", "RunInterrupted", "RunSettings"]
+
+# The size of batches is doubled until an epoch has about this number of steps.
+_STEPS_PER_EPOCH = 1000
+_MIN_BATCH = 64
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Settings of a run, beside its data and targets.
+
+    Attributes:
+        task: "regression" or "classification", or None to let the target decide.
+        hidden: Number of units of every hidden layer; empty for a linear model.
+        inference: "moments", "local" or "global".
+        what: What to prune: "weights", "units" or "both".
+        grow: Whether weights may come back.
+        seed: Seed of everything random.
+        restarts: Number of initialisations to train side by side.
+        minutes: Maximum duration of the whole run, or None.
+        held_out: Share of the rows that training does not see.
+        missing: What to do with missing values: "error", "drop" or "mean".
+        drop: Columns not to use.
+        epochs: Maximum number of epochs of the training, and of each one between rounds of pruning.
+        batch_size: Number of rows in a step, or None to choose by the number of rows.
+        max_categories: Maximum number of different texts in a column of categories.
+        encoding: Encoding of a text file, or None for UTF-8.
+    """
+
+    task: str | None = None
+    hidden: tuple[int, ...] = (50,)
+    inference: str = "moments"
+    what: str = "weights"
+    grow: bool = False
+    seed: int = 0
+    restarts: int = 1
+    minutes: float | None = None
+    held_out: float = 0.2
+    missing: str = "error"
+    drop: tuple[str, ...] = ()
+    epochs: int | None = None
+    batch_size: int | None = None
+    max_categories: int = MAX_CATEGORIES
+    encoding: str | None = None
+
+    def choose_batch_size(self, rows: int) -> int:
+        """Return the number of rows in a step: 64, doubled until an epoch has about 1000 steps."""
+        if self.batch_size is not None:
+            return self.batch_size
+        doublings = math.ceil(math.log2(max(1.0, rows / _MIN_BATCH / _STEPS_PER_EPOCH)))
+        return _MIN_BATCH * 2**doublings
+
+    def describe(self) -> dict[str, Any]:
+        """Return the settings for people to read, without those that were left open."""
+        values = asdict(self)
+        values["hidden"] = ", ".join(map(str, self.hidden)) or "none"
+        values["drop"] = ", ".join(self.drop)
+        return {name: value for name, value in values.items() if value not in (None, "", False)}
+
+
+class RunInterrupted(Exception):
+    """The user has asked to stop; the checkpoint holds what was reached."""
+
+
+class RunClock:
+    """Ends a run between two epochs, on Ctrl-C or when its time is over; a context.
+
+    The first Ctrl-C lets the epoch come to its end; a second one is a KeyboardInterrupt at once.
+
+    Args:
+        minutes: Maximum duration of the run, or None.
+        say: Function that is called with a sentence when the first Ctrl-C arrives.
+    """
+
+    def __init__(self, minutes: float | None, say: Callable[[str], None]) -> None:
+        self._start = time.monotonic()
+        self._limit = float("inf") if minutes is None else 60 * minutes
+        self._say = say
+        self._is_interrupted = False
+        self._previous_handler: Any = None
+
+    @property
+    def seconds(self) -> float:
+        """Return the time since the beginning."""
+        return time.monotonic() - self._start
+
+    def __enter__(self) -> RunClock:
+        if threading.current_thread() is threading.main_thread():
+            self._previous_handler = signal.signal(signal.SIGINT, self._handle_interrupt)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._previous_handler is not None:
+            signal.signal(signal.SIGINT, self._previous_handler)
+            self._previous_handler = None
+
+    def _handle_interrupt(self, number: int, frame: Any) -> None:
+        if self._is_interrupted:
+            raise KeyboardInterrupt
+        self._is_interrupted = True
+        self._say("stopping after this epoch; Ctrl-C again stops at once")
+
+    def make_callback(self, cool: float, stop: float) -> Callback:
+        """Return a callback for `fit` or `prune`.
+
+        Args:
+            cool: Share of the time after which training lets its learning rate fall.
+            stop: Share of the time after which it must end.
+        """
+
+        def callback(update: ProgressUpdate) -> str | None:
+            self.check()
+            if self.seconds > stop * self._limit:
+                return "stop"
+            return "cool" if self.seconds > cool * self._limit else None
+
+        return callback
+
+    def check(self) -> None:
+        """Raise `RunInterrupted` if Ctrl-C was pressed."""
+        if self._is_interrupted:
+            raise RunInterrupted

@@ -1,0 +1,225 @@
+"""From a table in a file to a folder with a pruned model and its report.
+
+Everything is decided by the table, the settings and the seed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import secateur as sc
+from secateur import report
+from secateur.runs.controls import RunClock, RunSettings
+from secateur.runs.folder import RunFolder
+from secateur.tables import EncodedTable, encode_table, read_table
+
+__all__ = ["FinishedRun", "Split", "fit_table", "split_rows"]
+
+# Shares of a limited time: when training cools and must end; when rounds get short and must end.
+_FIT_TIME = (0.35, 0.55)
+_PRUNE_TIME = (0.75, 0.9)
+
+
+class FinishedRun(NamedTuple):
+    """A run that has finished.
+
+    Attributes:
+        folder: Folder of its results.
+        record: Everything that the report shows.
+    """
+
+    folder: RunFolder
+    record: dict[str, Any]
+
+
+def fit_table(
+    path: str | os.PathLike,
+    targets: Sequence[str],
+    settings: RunSettings,
+    folder: RunFolder,
+    *,
+    command: str = "",
+    resume: bool = False,
+    force: bool = False,
+    progress: bool = True,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> FinishedRun:
+    """Read a table, train and prune a network, and write model and report to a folder.
+
+    Args:
+        path: Path of the table; see `secateur.tables.read_table`.
+        targets: Columns to predict.
+        settings: Settings of the run.
+        folder: Folder for the results. While the run goes on it holds only a checkpoint.
+        command: Command that repeats the run, for the report.
+        resume: Whether to go on from the checkpoint.
+        force: Whether to replace a run that is there.
+        progress: Whether to show progress.
+        say: Function that is called with sentences about what was decided.
+
+    Raises:
+        TableError, FolderError: What the user can correct.
+        RunInterrupted: Ctrl-C was pressed; the folder holds a checkpoint.
+        FitError, ValueError, CheckpointError: As `fit` and `prune` raise them.
+    """
+    folder.claim(resume=resume, force=force)
+    if resume and not folder.is_interrupted:
+        say(f"there is nothing in {folder.path} to go on from: the run begins")
+    clock = RunClock(settings.minutes, say)
+    table = _read_table(path, targets, settings)
+    for note in table.notes:
+        say(note)
+    split = split_rows(table, settings)
+    say(_describe_sizes(table, len(split.training[1]), settings))
+    with clock:
+        try:
+            fitted, pruned = _train(table, split.training, settings, folder, clock, progress)
+        except (sc.FitError, ValueError):
+            if not resume:  # a checkpoint of an earlier run stays
+                folder.remove_checkpoint()
+            raise
+    encoding = table.encoding
+    record = report.make_record(
+        fitted=fitted,
+        pruned=pruned,
+        inputs=encoding.inputs,
+        targets=[{"name": t.name, "classes": t.classes} for t in encoding.targets],
+        task=encoding.task,
+        settings=settings.describe(),
+        command=command,
+        data={
+            "name": Path(path).name,
+            "rows": len(table.y),
+            "train_rows": len(split.training[1]),
+            "held_out_rows": 0 if split.held_out is None else len(split.held_out[1]),
+        },
+        held_out=split.held_out,
+        seconds=clock.seconds,
+        seed=settings.seed,
+    )
+    extra = {"table": encoding.to_json()}
+    with folder.write_results() as results:
+        sc.save(pruned, results.model, extra=extra)
+        sc.save(fitted, results.unpruned, extra=extra)
+        results.write_record(record)
+        report.write_report(record, results.report)
+    return FinishedRun(folder, record)
+
+
+def _read_table(
+    path: str | os.PathLike, targets: Sequence[str], settings: RunSettings
+) -> EncodedTable:
+    frame = read_table(path, encoding=settings.encoding)
+    texts = None
+    if all(name in frame for name in targets):
+        texts = read_table(path, encoding=settings.encoding, columns=targets, text=targets)
+    return encode_table(
+        frame,
+        targets,
+        task=settings.task,
+        missing=settings.missing,
+        drop=settings.drop,
+        max_categories=settings.max_categories,
+        texts=texts,
+    )
+
+
+def _describe_sizes(table: EncodedTable, training_rows: int, settings: RunSettings) -> str:
+    encoding = table.encoding
+    layers = " → ".join(map(str, (table.x.shape[1], *settings.hidden, encoding.outputs)))
+    held_out = len(table.y) - training_rows
+    return (
+        f"{training_rows:,} rows to learn from, {held_out:,} held out; {len(encoding.columns)} "
+        f"columns, network {layers}"
+    )
+
+
+class Split(NamedTuple):
+    """Rows to learn from and rows to judge by, as pairs of inputs and targets."""
+
+    training: tuple[np.ndarray, np.ndarray]
+    held_out: tuple[np.ndarray, np.ndarray] | None
+
+
+def split_rows(table: EncodedTable, settings: RunSettings) -> Split:
+    """Hold out rows at random: of classes, the same share of each as nearly as possible.
+
+    Args:
+        table: All rows.
+        settings: `held_out` and `seed` are used.
+
+    Example:
+        >>> from secateur.tables import Encoding
+        >>> y = np.repeat([0, 1], [90, 10])
+        >>> table = EncodedTable(y[:, None] * 1.0, y, Encoding((), (), "classification"), y, [])
+        >>> training, held_out = split_rows(table, RunSettings(held_out=0.2))
+        >>> np.bincount(training[1]).tolist(), np.bincount(held_out[1]).tolist()
+        ([72, 8], [18, 2])
+    """
+    rows = len(table.y)
+    count = round(settings.held_out * rows)
+    if not count:
+        return Split((table.x, table.y), None)
+    order = np.random.default_rng(settings.seed).permutation(rows)
+    if table.encoding.task == "classification":
+        order = order[np.argsort(table.y[order], kind="stable")]
+        chosen = order[((np.arange(count) + 0.5) * rows / count).astype(int)]
+    else:
+        chosen = order[:count]
+    is_held_out = np.zeros(rows, bool)
+    is_held_out[chosen] = True
+    training, held_out = ((table.x[mask], table.y[mask]) for mask in (~is_held_out, is_held_out))
+    return Split(training, held_out)
+
+
+def _train(
+    table: EncodedTable,
+    data: tuple[np.ndarray, np.ndarray],
+    settings: RunSettings,
+    folder: RunFolder,
+    clock: RunClock,
+    progress: bool,
+) -> tuple[sc.Trained, sc.Trained]:
+    """Return a dense network as trained and as pruned; checkpoints go to the folder."""
+    encoding = table.encoding
+    network = sc.networks.Dense(
+        inputs=table.x.shape[1], hidden=settings.hidden, outputs=encoding.outputs
+    )
+    has_classes = encoding.task == "classification"
+    init_key, fit_key, prune_key = jax.random.split(jax.random.key(settings.seed), 3)
+    model = sc.BayesianModel(
+        network,
+        network.init(init_key),
+        likelihood=sc.CategoricalLikelihood() if has_classes else sc.GaussianLikelihood(),
+        inference=settings.inference,
+    )
+    fitted = sc.fit(
+        model,
+        data,
+        key=fit_key,
+        epochs=settings.epochs,
+        batch_size=settings.choose_batch_size(len(data[1])),
+        restarts=settings.restarts,
+        checkpoint=folder.checkpoint("fit"),
+        progress=progress,
+        callback=clock.make_callback(*_FIT_TIME),
+    )
+    clock.check()
+    pruned = sc.prune(
+        fitted,
+        data,
+        key=prune_key,
+        what=settings.what,
+        grow=settings.grow,
+        epochs=settings.epochs,
+        checkpoint=folder.checkpoint("prune"),
+        progress=progress,
+        callback=clock.make_callback(*_PRUNE_TIME),
+    )
+    return fitted, pruned

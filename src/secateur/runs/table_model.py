@@ -1,0 +1,144 @@
+"""What is done with the model of a finished run: predictions for other tables, and exports."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import secateur as sc
+from secateur import report
+from secateur.exports import Sheet, export
+from secateur.remedies import Remedy
+from secateur.report.performance import find_class_probabilities
+from secateur.runs.folder import RunFolder
+from secateur.tables import Encoding, TableError, read_table
+
+__all__ = ["export_run", "predict_rows", "predict_table"]
+
+
+def predict_table(
+    model: sc.Trained,
+    path: str | os.PathLike,
+    *,
+    interval: float = 0.95,
+    missing: str | None = None,
+    encoding: str | None = None,
+) -> tuple[pd.DataFrame, list[str]]:
+    """Predict the rows of a table in a file, in its order; see `predict_rows`.
+
+    Args:
+        model: Model of a run, from `load`.
+        path: Path of the table; its columns are found by name.
+        interval: Probability of the interval.
+        missing: "error"; "mean"; or "drop", which leaves the predictions of such rows empty.
+            Defaults to how the model was made.
+        encoding: Encoding of a text file. Defaults to UTF-8.
+
+    Returns:
+        The predictions, and what a user should know, in sentences.
+
+    Raises:
+        TableError: The table does not have what the model needs, or the model was not made from a
+            table.
+    """
+    columns = find_encoding(model)
+    frame = read_table(path, text=columns.text_columns, encoding=encoding)
+    encoded = columns.encode(frame, missing=missing)
+    if not len(encoded.rows):
+        raise TableError(
+            f"no row of {path} is complete.",
+            Remedy("missing", "mean", "fills in the mean, or the most frequent category"),
+        )
+    predictions = predict_rows(model, columns, encoded.x, interval=interval)
+    predictions.index = encoded.rows
+    return predictions.reindex(np.arange(len(frame))), encoded.notes
+
+
+def predict_rows(
+    model: sc.Trained, encoding: Encoding, x: np.ndarray, *, interval: float = 0.95
+) -> pd.DataFrame:
+    """Return what a model says of rows as a table.
+
+    Numbers: for each target its mean, standard deviation and central interval, noise included.
+    Classes: the most probable one, and the probability of each. See `secateur.Predictive`.
+
+    Args:
+        model: A trained model.
+        encoding: How its inputs were made.
+        x: Inputs, of shape (rows, inputs).
+        interval: Probability of the interval.
+    """
+    prediction = model.predict(x)
+    if encoding.task == "classification":
+        (target,) = encoding.targets
+        classes = target.classes or ()
+        probabilities = find_class_probabilities(prediction)
+        best = np.asarray(classes, object)[probabilities.argmax(axis=1)]
+        columns = {f"{target.name}={c}": p for c, p in zip(classes, probabilities.T, strict=True)}
+        return pd.DataFrame({target.name: best} | columns)
+    low, high = prediction.interval(interval)
+    parts = {"mean": prediction.mean, "sd": prediction.standard_deviation, "low": low, "high": high}
+    return pd.DataFrame(
+        {
+            f"{target.name}_{part}": values[:, number]
+            for number, target in enumerate(encoding.targets)
+            for part, values in parts.items()
+        }
+    )
+
+
+def export_run(
+    folder: RunFolder, path: Path, *, data: str | os.PathLike | None = None, **options: Any
+) -> Sheet:
+    """Export the model of a run, and add the sheet to its record and its report.
+
+    Args:
+        folder: Folder of the run.
+        path: File to write, which ends in `.onnx` or `.c`.
+        data: A table with the same columns, for the scales of activations and, if it has the
+            targets, for what quantisation costs.
+        options: Options of `secateur.export`.
+
+    Raises:
+        FolderError, TableError, FileError, ExportError: What the user can correct.
+    """
+    model = sc.load(folder.find_model())
+    rows = {} if data is None else _read_rows(model, data)
+    sheet = export(model, path, **rows, **options)
+    if folder.record.is_file():
+        record = report.read_record(folder.record)
+        others = [s for s in record.get("exports", []) if s["files"] != list(sheet.files)]
+        shown = {"title": sheet.title, "rows": sheet.rows()}
+        record["exports"] = [*others, json.loads(sheet.to_json()) | shown]
+        folder.write_record(record)
+        report.write_report(record, folder.report)
+    return sheet
+
+
+def find_encoding(model: sc.Trained) -> Encoding:
+    """Return how the inputs and targets of a model were made from a table.
+
+    Raises:
+        TableError: The model was not made from a table.
+    """
+    if not isinstance(model.extra, dict) or "table" not in model.extra:
+        raise TableError(
+            "the model was not made from a table, so it does not know which columns it needs."
+        )
+    return Encoding.from_json(model.extra["table"])
+
+
+def _read_rows(model: sc.Trained, path: str | os.PathLike) -> dict[str, Any]:
+    """Return the inputs of a table and, if it has them, the targets."""
+    encoding = find_encoding(model)
+    frame = read_table(path, text=encoding.text_columns)
+    encoded = encoding.encode(frame)
+    if not len(encoded.rows):
+        raise TableError(f"no row of {path} is complete.")
+    targets = encoding.encode_targets(frame.iloc[encoded.rows])
+    return {"inputs": encoded.x} | ({} if targets is None else {"targets": targets})
