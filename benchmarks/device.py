@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -28,14 +29,17 @@ import numpy as np
 
 import secateur as sc
 from secateur.beliefs import mean_weights
+from secateur.exports import to_onnx
 from secateur.exports.c.source_writer import Source, write_c
-import c_host as host
 from secateur.exports.device import cortex
 from secateur.exports.device.emulator import Emulator
 from secateur.exports.device.measurement import measure_source
 from secateur.exports.model_graph import make_model_graph
-from secateur.exports.onnx import write_onnx
 from secateur.exports.quantisation import quantise_graph
+
+# C is compiled for this computer by a module of the tests.
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+import c_host as host
 
 KEY = jax.random.key(0)
 REPEATS = 200_000
@@ -262,12 +266,10 @@ def onnxruntime_seconds(model, row: np.ndarray, inputs) -> float:
     """Seconds per call, of the network at its posterior means, as the C is."""
     import onnxruntime
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "net.onnx"
-        write_onnx(model, path, inputs=inputs, deviation=False)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        session = onnxruntime.InferenceSession(str(path), options)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    content = to_onnx(model, inputs=inputs, uncertainty=False)
+    session = onnxruntime.InferenceSession(content, options)
     feed = {session.get_inputs()[0].name: np.asarray(row, np.float32)[None]}
     outputs = [session.get_outputs()[0].name]
     best = np.inf
@@ -347,7 +349,7 @@ def main() -> None:
     for name, (make, by_hand) in networks.items():
         if options.only in (None, name):
             full, pruned, rows = make()
-            params = mean(full.beliefs)
+            params = mean_weights(full.beliefs)
             found[name] = compare(name, full, pruned, rows, by_hand(params, full.scaling))
     if options.json:
         options.json.write_text(json.dumps(found, indent=2))

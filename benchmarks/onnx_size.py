@@ -3,7 +3,7 @@
     python benchmarks/onnx_size.py --keep 0.05
 
 The small one is what `secateur.compact` makes of the other. Both are written by
-`secateur.exports.onnx.write_onnx` and run by onnxruntime, one row at a time on one thread, in
+`secateur.exports.to_onnx` and run by onnxruntime, one row at a time on one thread, in
 turns.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -23,11 +22,10 @@ import numpy as np
 import onnxruntime
 
 import secateur as sc
-from secateur.exports.onnx import write_onnx
-from secateur.fitting.result import Trained
+from secateur.exports import to_onnx
 
 
-def with_zeros(inputs: int, hidden: tuple[int, ...], outputs: int, keep: float) -> Trained:
+def with_zeros(inputs: int, hidden: tuple[int, ...], outputs: int, keep: float) -> sc.Trained:
     """A network of which all but a share of the units has been cut; it need not be trained."""
     network = sc.networks.Dense(inputs, hidden, outputs)
     params = network.init(jax.random.key(0))
@@ -55,10 +53,10 @@ def with_zeros(inputs: int, hidden: tuple[int, ...], outputs: int, keep: float) 
     return replace(begun, beliefs=beliefs)
 
 
-def session(path: Path) -> onnxruntime.InferenceSession:
+def session(content: bytes) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
 def seconds_per_row(run, x: np.ndarray, calls: int) -> float:
@@ -81,19 +79,15 @@ def main() -> None:
     wide = with_zeros(options.inputs, tuple(options.hidden), options.outputs, options.keep)
     models = (wide, sc.compact(wide))
     x = np.random.default_rng(0).normal(size=(1, options.inputs)).astype(np.float32)
-    with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / name for name in ("zeros.onnx", "small.onnx")]
-        sizes = [
-            write_onnx(model, path, deviation=False).size
-            for model, path in zip(models, paths, strict=True)
-        ]
-        runs = [session(path).run for path in paths]
-        difference = float(
-            np.abs(runs[0](None, {"inputs": x})[0] - runs[1](None, {"inputs": x})[0]).max()
-        )
-        rounds = [
-            [seconds_per_row(run, x, options.calls) for run in runs] for _ in range(5)
-        ]  # in turns, so that both meet the same machine
+    contents = [to_onnx(model, uncertainty=False) for model in models]
+    sizes = [len(content) for content in contents]
+    runs = [session(content).run for content in contents]
+    difference = float(
+        np.abs(runs[0](None, {"inputs": x})[0] - runs[1](None, {"inputs": x})[0]).max()
+    )
+    rounds = [
+        [seconds_per_row(run, x, options.calls) for run in runs] for _ in range(5)
+    ]  # in turns, so that both meet the same machine
     zeros, small = (statistics.median(column) for column in zip(*rounds, strict=True))
     figures = {
         "size_with_zeros_bytes": sizes[0],

@@ -30,7 +30,7 @@ def data_of(name: str) -> tuple:
     return data.x[train], data.y[train], data.x[test], data.y[test]
 
 
-def pruned_on(name: str, x: np.ndarray, y: np.ndarray) -> sc.Pruned:
+def pruned_on(name: str, x: np.ndarray, y: np.ndarray) -> sc.Trained:
     if x.ndim == 3:
         network, inference = sc.networks.Gru(x.shape[-1], 16), "global"
     else:
@@ -57,14 +57,15 @@ def main() -> None:
                     quantise=mode,
                     measured=False,
                 )
-            assert sheet.log_density is not None
-            assert sheet.log_density_quantised is not None
-            change = sheet.log_density_quantised - sheet.log_density
-            bits = ", ".join(str(t.bits) for t in sheet.tensors)
-            noise = max((t.noise for t in sheet.tensors), default=0.0)
+            exact, rounded = sheet.accuracy.exact, sheet.accuracy.quantised
+            assert exact is not None
+            assert rounded is not None
+            change = rounded.log_density - exact.log_density
+            bits = ", ".join(str(t.bits) for t in sheet.arithmetic.tensors)
+            noise = max((t.noise for t in sheet.arithmetic.tensors), default=0.0)
             print(
-                f"  {mode:9s} log-density {sheet.log_density:8.4f} → "
-                f"{sheet.log_density_quantised:8.4f} nats per row ({change:+.4f}); "
+                f"  {mode:9s} log-density {exact.log_density:8.4f} → "
+                f"{rounded.log_density:8.4f} nats per row ({change:+.4f}); "
                 f"bits {bits}; noise at most {noise:.2g} of the posterior's"
             )
 

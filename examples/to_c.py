@@ -43,9 +43,9 @@ def main(folder: Path) -> None:
         )
         if not QUICK:
             print(f"\n{path.name}\n{sheet}\n")
-        bits = ", ".join(str(tensor.bits) for tensor in sheet.tensors) or "32"
+        bits = ", ".join(str(tensor.bits) for tensor in sheet.arithmetic.tensors) or "32"
         print(
-            f"{quantise or 'float32':8} {sheet.multiply_adds} multiply-adds, "
+            f"{quantise or 'float32':8} {sheet.arithmetic.multiply_adds} multiply-adds, "
             f"{path.stat().st_size} bytes of source, {bits} bits per weight"
         )
 

@@ -17,11 +17,9 @@ from secateur.exports.device.toolchain import (
     DeviceError,
     executable,
     folders_of,
+    package,
     run_tool,
 )
-
-__all__ = ["Library", "build_library", "build_sanitized", "compile_object", "find", "run_sanitized",
-           "undefined_symbols"]  # fmt: skip
 
 _REMEDY = "Install a C compiler (Debian: apt-get install gcc), or name one in the variable CC."
 _SANITIZE = ("-fsanitize=undefined,address", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer",
@@ -48,6 +46,20 @@ def undefined_symbols(path: Path) -> list[str]:
     """Return the names that an object file expects others to define."""
     nm = executable(["nm"], "reading an object file", "Debian: apt-get install binutils.")
     return sorted(line.split()[-1] for line in run_tool([nm, "-u", str(path)]).splitlines() if line)
+
+
+def undefined_elf_symbols(path: Path) -> list[str]:
+    """Return the names that an object or ELF file expects others to define (`nm -u`)."""
+    elffile = package("elftools.elf.elffile", "reading an object file")
+    with open(path, "rb") as file:
+        table = elffile.ELFFile(file).get_section_by_name(".symtab")
+        names = {
+            symbol.name
+            for symbol in (table.iter_symbols() if table else ())
+            if symbol["st_shndx"] == "SHN_UNDEF" and symbol.name
+        }
+    # Made by the linker; the sanitizers and position-independent code name it.
+    return sorted(names - {"_GLOBAL_OFFSET_TABLE_"})
 
 
 def build_library(

@@ -61,7 +61,11 @@ def _call(library, source, x, *state):
 def masked(params, rate, seed=0):
     """Parameters of which a share is 0."""
     random = np.random.default_rng(seed)
-    return jax.tree.map(lambda p: p * (random.uniform(size=p.shape) >= rate), params)
+
+    def cut(p):
+        return jnp.asarray(np.asarray(p) * (random.uniform(size=p.shape) >= rate))
+
+    return jax.tree.map(cut, params)
 
 
 def parameters(*shapes, seed=0, dtype=jnp.float64):

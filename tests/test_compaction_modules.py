@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import secateur as sc
-from sized_models import of_nnx
+from model_zoo import of_nnx
 from test_compaction import cut_units, largest_gap, means
 from trained import believed, trained
 

@@ -110,7 +110,7 @@ def test_the_site_is_built_without_a_warning(tmp_path):
 
 def test_the_guide_to_the_command_line_lists_the_files_of_a_run():
     """Oracle: the names the code gives them."""
-    from secateur.runs import folders
+    from secateur.runs import folder
 
     page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
-    assert sorted(re.findall(r"^\| `([\w.]+)` \|", page, re.M)) == sorted(folders.FILES)
+    assert sorted(re.findall(r"^\| `([\w.]+)` \|", page, re.M)) == sorted(folder.FILES)

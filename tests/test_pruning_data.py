@@ -8,7 +8,7 @@ import pytest
 
 import secateur as sc
 from compiling import run_bound
-from secateur.paper.setup import PAPER
+from secateur.paper.protocol import PAPER_RESULTS
 from uci import BATCH_SIZES, SEEDS, load, model, needs_data
 
 pytestmark = needs_data
@@ -48,7 +48,7 @@ def test_every_step_lowers_the_free_energy(name, inference):
         assert after_one_cut < p.free_energy_before
         assert p.free_energy < after_one_cut
         assert p.free_energy <= min(r.free_energy for r in p.rounds)
-    paper = PAPER[name, inference]
+    paper = PAPER_RESULTS[name, inference]
     assert np.median(first) <= 1.02 * paper.one
     assert np.median(last) <= paper.iterative
 
@@ -78,7 +78,8 @@ def test_new_data_in_three_batches():
     together = sc.fit(model(x.shape[1]), (x[rows], y[rows]), key=SEEDS[0], progress=False)
     together = sc.prune(together, (x[rows], y[rows]), key=KEY, progress=False)
     density = [
-        float(np.mean(m.log_density(x[held_out], y[held_out]))) for m in (first, now, together)
+        float(np.mean(m.predict(x[held_out]).log_density(y[held_out])))
+        for m in (first, now, together)
     ]
     print("first batch, three in order, all at once:", np.round(density, 3))
     assert density[1] > density[0] + 0.05

@@ -188,13 +188,14 @@ def test_the_change_of_free_energy(fitted):
         for v, a in ((x, found.scaling.inputs), (y, found.scaling.targets))
     )
 
+    @jax.jit
     def energy(beliefs):
         forward = propagate(found.model.f, found.model.inference)
         parts = sc.free_energy(forward, beliefs, found.priors, found.model.likelihood, found.noise,
                                (standard_x, standard_y), key=None)  # fmt: skip
-        return float(parts.total)
+        return parts.total
 
-    by_hand = energy(rounded.beliefs) - energy(found.beliefs)
+    by_hand = float(energy(rounded.beliefs) - energy(found.beliefs))
     change = compute_free_energy(rounded, x, y) - compute_free_energy(found, x, y)
     assert change == pytest.approx(by_hand, abs=1e-3)
     # The rule's promise: about half the noise per weight.

@@ -11,12 +11,20 @@ import numpy as np
 import pytest
 
 import secateur as sc
-from sized_models import INPUTS, MODELS, SEQUENCE, Sizes, hand_gru, of_nnx, random_like
+from model_zoo import (
+    INPUTS,
+    SEQUENCE,
+    SIZED_MODELS,
+    Sizes,
+    of_nnx,
+    random_like,
+    sized_hand_gru,
+)
 
 RNG = np.random.default_rng(0)
 
 
-def removed(params, found, unit, *, physically):
+def removed(params, units, unit, *, physically):
     """The params with one unit's weights set to 0, or taken out."""
 
     def change(leaf, axes):
@@ -31,56 +39,56 @@ def removed(params, found, unit, *, physically):
         return jnp.asarray(values)
 
     leaves, treedef = jax.tree.flatten(params)
-    axes = treedef.flatten_up_to(found.axes)
+    axes = treedef.flatten_up_to(units.axes)
     return treedef.unflatten([change(a, b) for a, b in zip(leaves, axes, strict=True)])
 
 
-@pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", SIZED_MODELS, ids=lambda build: build.__name__)
 def test_a_unit_whose_weights_are_zero_can_be_taken_out(build):
-    shape, counts = MODELS[build]
+    shape, counts = SIZED_MODELS[build]
     f, start = build(Sizes())
     params = random_like(start)
     x = jnp.asarray(RNG.normal(size=shape), jax.tree.leaves(params)[0].dtype)
-    found = sc.units(f, params, x)
-    kinds = [unit.kind for unit in found.units]
+    units = sc.units(f, params, x)
+    kinds = [unit.kind for unit in units.units]
     assert kinds.count("input") == INPUTS
     assert len(kinds) == sum(counts.values())
     seen = dict.fromkeys(counts, 0)
     compiled = jax.jit(f)
     smaller = {}
-    for number, unit in enumerate(found.units):
-        expected = compiled(removed(params, found, number, physically=False), x)
-        size = "inputs" if unit.kind == "input" else _which(params, found, number, build, counts)
+    for number, unit in enumerate(units.units):
+        expected = compiled(removed(params, units, number, physically=False), x)
+        size = "inputs" if unit.kind == "input" else _which(params, units, number, build, counts)
         seen[size] += 1
         if size not in smaller:
             g, like = build(Sizes()._replace(**{size: getattr(Sizes(), size) - 1}))
             smaller[size] = jax.jit(g), jax.tree.structure(like)
-        given = jnp.delete(x, seen[size] - 1, axis=-1) if size == "inputs" else x
+        inputs = jnp.delete(x, seen[size] - 1, axis=-1) if size == "inputs" else x
         g, structure = smaller[size]
-        left = jax.tree.leaves(removed(params, found, number, physically=True))
-        actual = g(structure.unflatten(left), given)
+        left = jax.tree.leaves(removed(params, units, number, physically=True))
+        actual = g(structure.unflatten(left), inputs)
         np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=2e-6)
     assert seen == counts
 
 
-def _which(params, found, unit, build, counts):
+def _which(params, units, unit, build, counts):
     """The size that falls by one: that of the smaller model whose weights have these shapes."""
-    cut = [np.shape(a) for a in jax.tree.leaves(removed(params, found, unit, physically=True))]
+    cut = [np.shape(a) for a in jax.tree.leaves(removed(params, units, unit, physically=True))]
     for name in counts:
         _, like = build(Sizes()._replace(**{name: getattr(Sizes(), name) - 1}))
         if [np.shape(a) for a in jax.tree.leaves(like)] == cut:
             return name
-    raise AssertionError(f"no size of {build.__name__} falls by one with unit {found.units[unit]}")
+    raise AssertionError(f"no size of {build.__name__} falls by one with unit {units.units[unit]}")
 
 
 def test_the_weights_of_a_gru_unit_are_those_of_all_its_gates():
-    f, params = hand_gru(Sizes())
-    found = sc.units(f, params, jnp.zeros(SEQUENCE))
-    unit = next(u for u in found.units if u.kind == "hidden")
+    f, params = sized_hand_gru(Sizes())
+    units = sc.units(f, params, jnp.zeros(SEQUENCE))
+    unit = next(u for u in units.units if u.kind == "hidden")
     members = {(path, axis): len(indices) for path, axis, indices in unit.members}
     once = {("['readout']", 0): 1, ("['wh']", 0): 1}
     assert members == once | dict.fromkeys([("['b']", 0), ("['wh']", 1), ("['wx']", 1)], 3)
-    assert "5 hidden" in repr(found)
+    assert "5 hidden" in repr(units)
     assert str(unit).startswith("hidden: ['b'] axis 0 [")
 
 
@@ -94,11 +102,11 @@ def test_heads_are_units():
     )
     x = jnp.asarray(RNG.normal(size=(2, 5, 8)), jnp.float32)
     params = random_like(params)
-    found = sc.units(f, params, x)
-    heads = [u for u in found.units if len(u.members) == 7]
+    units = sc.units(f, params, x)
+    heads = [u for u in units.units if len(u.members) == 7]
     assert len(heads) == 2
     # With a head's values and readout at 0, its queries and keys may as well be anything.
-    zeroed = removed(params, found, found.units.index(heads[0]), physically=False)
+    zeroed = removed(params, units, units.units.index(heads[0]), physically=False)
 
     def stirred(path, leaf):
         name = jax.tree_util.keystr(path)
@@ -136,8 +144,8 @@ def _in_head_0(leaf, other):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_can_be_no_unit(f, what):
-    found = sc.units(f, jnp.ones((3, 5)), jnp.ones((4, 3)))
-    assert {u.kind for u in found.units} <= {"input"}
+    units = sc.units(f, jnp.ones((3, 5)), jnp.ones((4, 3)))
+    assert {u.kind for u in units.units} <= {"input"}
 
 
 def test_other_ways_to_write_it():
@@ -150,9 +158,9 @@ def test_other_ways_to_write_it():
         return h[:, :2] @ p["v"][:2] + h[:, 2:] @ p["v"][2:]
 
     p = {"a": jnp.ones((3, 2)), "b": jnp.ones((3, 4)), "v": jnp.ones((6, 1))}
-    found = sc.units(f, p, jnp.ones((4, 3)))
-    members = [u.members for u in found.units if u.kind == "hidden"]
-    hidden = [{(path, axis): i for path, axis, i in each} for each in members]
+    units = sc.units(f, p, jnp.ones((4, 3)))
+    members = [u.members for u in units.units if u.kind == "hidden"]
+    hidden = [{(path, axis): i for path, axis, i in parts} for parts in members]
     assert len(hidden) == 6
     for unit in hidden:
         (place,) = unit[("['v']", 0)]
@@ -165,7 +173,7 @@ def test_params_that_are_no_arrays_and_inputs_in_a_pytree():
         return jax.nn.relu(x["a"] @ p["w"] + x["b"] @ p["u"]) @ p["v"]
 
     p = {"w": jnp.ones((3, 5)), "u": jnp.ones((2, 5)), "v": jnp.ones((5, 1)), "name": "net"}
-    found = sc.units(f, p, {"a": jnp.ones((4, 3)), "b": jnp.ones((4, 2))})
-    assert [u.kind for u in found.units].count("input") == 5
-    assert [u.kind for u in found.units].count("hidden") == 5
-    assert found.axes["name"] is None
+    units = sc.units(f, p, {"a": jnp.ones((4, 3)), "b": jnp.ones((4, 2))})
+    assert [u.kind for u in units.units].count("input") == 5
+    assert [u.kind for u in units.units].count("hidden") == 5
+    assert units.axes["name"] is None

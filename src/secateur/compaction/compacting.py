@@ -22,7 +22,7 @@ from secateur.propagation import draws, propagate
 from secateur.pytrees import align_tree, flatten_beliefs, is_belief
 from secateur.structure.unit_search import is_array
 from secateur.trained import Compaction, History, Trained
-from secateur.training.layout import flatten_priors, lay_out, to_numpy
+from secateur.training.layout import lay_out, to_numpy
 from secateur.training.scaling import Affine, Scaling
 
 __all__ = ["compact"]
@@ -216,9 +216,10 @@ def _candidates(f: Any, params: Any, beliefs: Any, removal: Removal) -> Any:
 
 
 def _complexity(beliefs: Any, priors: Any) -> float:
-    """Return the complexity, by vectors of many leaves: one small program does for most models."""
-    layout, flat, _ = lay_out(to_numpy(beliefs), priors, multiple=1024)
-    return float(_compiled_complexity(list(flat), list(flatten_priors(layout, priors))))
+    leaves, _, treedef = flatten_beliefs(beliefs)
+    pairs = zip(leaves, align_tree(priors, treedef, "priors"), strict=True)
+    every = [(leaf, prior) for leaf, prior in pairs if is_belief(leaf)]
+    return float(_compiled_complexity([q for q, _ in every], [p for _, p in every]))
 
 
 _compiled_complexity = jax.jit(complexity)

@@ -75,11 +75,11 @@ def evaluate_graph(
     """Take all steps.
 
     Args:
-        graph: the steps.
-        inputs: an array for each of its inputs.
-        states: an array for each of its states.
-        arithmetic: what numbers are; by default float64.
-        watch: called with every intermediate result.
+        graph: The steps.
+        inputs: An array for each of its inputs.
+        states: An array for each of its states.
+        arithmetic: Meaning of the operations. Defaults to that of float64.
+        watch: Function that is called with every intermediate result.
 
     Returns:
         Its outputs, and the states after the call.
@@ -144,10 +144,10 @@ def take_windows(
 ) -> Any:
     """All windows of an array that is padded already: (places …, elements of a window …)."""
     reach = [(n - 1) * d + 1 for n, d in zip(size, dilation, strict=True)]
-    found = sliding_window_view(x, reach)
+    windows = sliding_window_view(x, reach)
     places = tuple(slice(None, None, s) for s in strides)
     elements = tuple(slice(None, None, d) for d in dilation)
-    return found[(*places, *elements)]
+    return windows[(*places, *elements)]
 
 
 def _compute(node: Node, x: Any, numbers: Any) -> Any:
@@ -165,8 +165,8 @@ def _compute(node: Node, x: Any, numbers: Any) -> Any:
         return x
     x = pad_array(x, attributes["padding"], _filling(_NOTHING[attributes["kind"]], numbers, x))
     rank = x.ndim
-    found = take_windows(x, attributes["window"], attributes["strides"], (1,) * rank)
-    return numbers.reduce(attributes["kind"], found.reshape(*found.shape[:rank], -1), rank)
+    windows = take_windows(x, attributes["window"], attributes["strides"], (1,) * rank)
+    return numbers.reduce(attributes["kind"], windows.reshape(*windows.shape[:rank], -1), rank)
 
 
 def scaled_weights(node: Node) -> np.ndarray:
@@ -206,12 +206,12 @@ def _convolve(node: Node, x: Any, numbers: Any) -> Any:
     parts = []
     for g in range(groups):
         mine = slice(g * per_group, (g + 1) * per_group)
-        found = take_windows(
+        windows = take_windows(
             x[:, g * fan_in : (g + 1) * fan_in], (1, fan_in, *weights.shape[2:]),
             (1, 1, *attributes["strides"]), (1, 1, *attributes["dilation"]),
         )  # fmt: skip
-        places = found.shape[:rank]
-        rows = found.reshape(int(np.prod(places)), -1)
+        places = windows.shape[:rank]
+        rows = windows.reshape(int(np.prod(places)), -1)
         y = numbers.linear(rows, weights[mine].reshape(per_group, -1), bias[mine])
         parts.append(y.reshape(places[0], *places[2:], per_group))
     y = np.concatenate(parts, -1)
@@ -224,12 +224,12 @@ def _loop(node: Node, stacked: Sequence[Any], numbers: Any) -> list[Any]:
     carry = [numbers.constant(np.asarray(a)) for a in attributes["initial"]]
     length = node.inputs[0].shape[0]
     steps = range(length)[:: -1 if attributes["reverse"] else 1]
-    made: list[list[Any]] = []
+    frames: list[list[Any]] = []
     for t in steps:
         results, _ = evaluate_graph(body, [*carry, *(a[t] for a in stacked)], arithmetic=numbers)
         carry = results[:carried]
-        made.append(results[carried:])
-    ordered = made[::-1] if attributes["reverse"] else made
+        frames.append(results[carried:])
+    ordered = frames[::-1] if attributes["reverse"] else frames
     return [*carry, *(np.stack(column) for column in zip(*ordered, strict=True))]
 
 
@@ -237,9 +237,9 @@ def run_frames(graph: Graph, frames: Any, arithmetic: Any = None) -> np.ndarray:
     """The output after every frame, of a graph that takes one at a time.
 
     Args:
-        graph: with one input of the shape of one frame, and states.
-        frames: of shape (frames, *shape of the input).
-        arithmetic: what numbers are; by default float64.
+        graph: Graph with one input, of the shape of one frame, and states.
+        frames: Array of shape (frames, *shape of the input).
+        arithmetic: Meaning of the operations. Defaults to that of float64.
     """
     states: list[Any] = [state.initial for state in graph.states]
     outputs = []

@@ -8,13 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["INTEGER_FUNCTIONS", "clamp", "lookup_int8", "multiplier_and_shift", "requantise",
-           "sigmoid_q15", "table_int8", "tanh_q15"]  # fmt: skip
-
-
-def clamp(value: np.ndarray, lowest: int, highest: int) -> np.ndarray:
-    """Return what `sc_clamp` does."""
-    return np.clip(value, lowest, highest)
+__all__ = ["INTEGER_FUNCTIONS", "multiplier_and_shift", "requantise", "sigmoid_q15", "tanh_q15"]
 
 
 def multiplier_and_shift(scale: float) -> tuple[int, int]:
@@ -24,7 +18,7 @@ def multiplier_and_shift(scale: float) -> tuple[int, int]:
     0 or nearly, the multiplier has fewer digits.
 
     Args:
-        scale: positive, at most 2^29.
+        scale: Positive, at most 2^29.
 
     Example:
         >>> multiplier_and_shift(0.75)
@@ -41,33 +35,10 @@ def multiplier_and_shift(scale: float) -> tuple[int, int]:
     return multiplier, shift
 
 
-def requantise(
-    value: np.ndarray, multiplier: int, shift: int, lowest: int, highest: int
-) -> np.ndarray:
+def requantise(value: Any, multiplier: int, shift: int, low: int, high: int) -> np.ndarray:
     """Return what `sc_requantise` does: value · multiplier / 2^shift, halves up, clamped."""
     product = np.asarray(value, np.int64) * np.int64(multiplier) + (np.int64(1) << (shift - 1))
-    return np.clip(product >> shift, lowest, highest).astype(np.int32)
-
-
-def table_int8(
-    function: Callable[[np.ndarray], np.ndarray],
-    *,
-    input_scale: float,
-    output_scale: float,
-    input_zero: int = 0,
-    output_zero: int = 0,
-) -> np.ndarray:
-    """Return the 256 values for `sc_lookup_int8` of a function of real numbers.
-
-    An integer i stands for scale · (i − zero). Values are rounded to the nearest, halves to even.
-    """
-    x = input_scale * (np.arange(-128, 128) - input_zero)
-    return np.clip(np.rint(function(x) / output_scale) + output_zero, -128, 127).astype(np.int8)
-
-
-def lookup_int8(table: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Return what `sc_lookup_int8` does."""
-    return table[np.asarray(x, np.int64) + 128]
+    return np.clip(product >> shift, low, high).astype(np.int32)
 
 
 _NODES = np.minimum(np.rint(32768 * np.tanh(np.arange(65) / 8)), 32767).astype(np.int64)
@@ -101,10 +72,6 @@ def _quantise(x: Any, *, inverse: float, low: int, high: int) -> Any:
     return whole + (rest >= np.float32(0.5)) - (rest <= np.float32(-0.5))
 
 
-def _requantise(x: Any, *, multiplier: int, shift: int, low: int, high: int) -> Any:
-    return requantise(x, multiplier, shift, low, high)
-
-
 def _dequantise(x: Any, *, scale: float) -> Any:
     return np.asarray(x, np.float32) * np.float32(scale)
 
@@ -121,7 +88,7 @@ def _lookup(x: Any, *, table: tuple[int, ...]) -> Any:
 
 INTEGER_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "quantise": _quantise,
-    "requantise": _requantise,
+    "requantise": requantise,
     "dequantise": _dequantise,
     "lookup": _lookup,
     "tanh_q15": lambda x: tanh_q15(x).astype(np.int32),

@@ -68,8 +68,8 @@ class Lookups:
     """Functions of one value that are looked up.
 
     Attributes:
-        looked_up: by result, the value that it is a function of, and the steps.
-        inner: results of steps inside such functions only.
+        looked_up: Value that a result is a function of, and the steps, by result.
+        inner: Results of steps inside such functions only.
     """
 
     looked_up: dict[Value, tuple[Value, list[Node]]]

@@ -23,8 +23,8 @@ def simplify_graph(graph: Graph, *, input_factors: bool = True) -> Graph:
     point where x and m are close to each other, and would not be so after multiplying out.
 
     Args:
-        graph: to be changed.
-        input_factors: whether factors of the inputs go into weights, too. Where one step for all
+        graph: Graph that is changed.
+        input_factors: Whether factors of the inputs go into weights, too. Where one step for all
             inputs is wanted, as in integers, they had better be of one size.
     """
     kept = set() if input_factors else _scaled_inputs(graph)
@@ -38,12 +38,12 @@ def simplify_graph(graph: Graph, *, input_factors: bool = True) -> Graph:
 
 def _scaled_inputs(graph: Graph) -> set[Value]:
     """The inputs, and what shifting and scaling makes of them."""
-    found = set(graph.inputs)
+    values = set(graph.inputs)
     for node in graph.nodes:
         operand = _operand(node)
-        if operand is not None and operand[0] in found:
-            found.add(node.output)
-    return found
+        if operand is not None and operand[0] in values:
+            values.add(node.output)
+    return values
 
 
 def _pass(graph: Graph, kept: set[Value]) -> bool:
@@ -94,10 +94,10 @@ def _per_channel(constant: np.ndarray, axis: int) -> np.ndarray | None:
 
 def _into_weights_before(graph, node, makers, users, read) -> bool:
     """A term or factor after a product with weights."""
-    found = _operand(node)
-    if found is None:
+    operand = _operand(node)
+    if operand is None:
         return False
-    value, constant, ahead = found
+    value, constant, ahead = operand
     maker = makers.get(value)
     if maker is None or maker.op not in ("linear", "conv"):
         return False
@@ -136,10 +136,10 @@ def _into_weights_after(node, makers, users, read) -> bool:
     maker = makers.get(x)
     if maker is None or maker.op not in ("mul", "div") or len(users[x]) != 1 or x in read:
         return False
-    found = _operand(maker)
-    if found is None:
+    operand = _operand(maker)
+    if operand is None:
         return False
-    value, constant, _ = found
+    value, constant, _ = operand
     numbers = _per_channel(constant, _channel_axis(node))
     if numbers is None:
         return False
@@ -165,10 +165,10 @@ def _small_shift(node: Node, factor: np.ndarray, makers: dict, users: dict) -> N
     maker = makers.get(x)
     if node.op != "linear" or maker is None or maker.op not in ("add", "sub"):
         return
-    found = _operand(maker)
-    if found is None or not found[2] or len(users[x]) != 1:
+    operand = _operand(maker)
+    if operand is None or not operand[2] or len(users[x]) != 1:
         return
-    value, constant, _ = found
+    value, constant, _ = operand
     numbers = _per_channel(constant, len(x.shape) - 1)
     if numbers is None or np.max(np.abs(numbers * factor), initial=0.0) > _LARGEST_SHIFT:
         return

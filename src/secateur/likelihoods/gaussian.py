@@ -357,9 +357,9 @@ def _interval_polynomial(shape: float, level: float) -> np.ndarray:
     if level <= 0:
         return np.zeros(1)
     probability = 0.5 + 0.5 * level
-    inverses, weights = _noise_nodes(np.float64(shape))
+    inverses, weights = _noise_nodes(np.asarray(shape, np.float64))
 
-    def reach(position: np.ndarray) -> np.ndarray:
+    def reach(position: Any) -> Any:
         r = 0.5 * (np.asarray(position) + 1)
         deviation = np.sqrt((1 - r) + r * inverses[:, None])
 

@@ -45,9 +45,13 @@ def describe_origin(command: str, **options: object) -> str:
 
     Args:
         command: Command as typed, without "secateur reproduce".
-        options: Options as typed. Those that are None are left out.
+        options: Options as typed. Those that are None or False are left out; True has no value.
     """
-    typed = [f"--{name} {value}" for name, value in options.items() if value is not None]
+    typed = [
+        f"--{name}" if value is True else f"--{name} {value}"
+        for name, value in options.items()
+        if value is not None and value is not False
+    ]
     today = datetime.now(UTC).date().isoformat()
     return (
         f"secateur reproduce {' '.join([command, *typed])}; secateur {__version__}, "

@@ -117,7 +117,8 @@ def reproduce_uci(
         _report(progress, f"{title}: {seconds:.0f} s")
     records = _read_comparable_records(out / name, shared_settings)
     note = describe_origin(
-        "uci --quick" if quick else "uci",
+        "uci",
+        quick=quick,
         restarts=restarts if restarts > 1 else None,
         seed=seed or None,
         epochs=epochs,

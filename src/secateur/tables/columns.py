@@ -158,8 +158,10 @@ def to_texts(values: pd.Series) -> np.ndarray:
 
 def write_value(value: Any) -> str:
     """Return a value as text: a text without blanks around it, a whole number without decimals."""
-    if isinstance(value, float | np.floating) and float(value).is_integer() and abs(value) < 1e15:
-        return str(int(value))
+    if isinstance(value, float | np.floating):
+        number = float(value)
+        if number.is_integer() and abs(number) < 1e15:
+            return str(int(number))
     return str(value).strip()
 
 

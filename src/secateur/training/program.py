@@ -61,10 +61,10 @@ class TrainingState(NamedTuple):
     alive: Vectors
     memory: Any  # the optimiser's
     noise: Any
-    noise_steps: Array
+    noise_steps: Any
     prior: Any
     key: Array
-    epoch: Array
+    epoch: Any
 
 
 class Constants(NamedTuple):

@@ -371,7 +371,7 @@ class Trainer:
             noise = jax.tree.map(lambda sum_, new, old: sum_ + new - old, noise, block_noise, start)
         evaluations = [self._evaluate(state, block, noise) for block in self.blocks()]
         last = evaluations[-1].free_energy
-        accuracy = sum(e.free_energy.accuracy for e in evaluations)
+        accuracy = jnp.sum(jnp.stack([e.free_energy.accuracy for e in evaluations]), axis=0)
         error = jnp.sqrt(sum(jnp.square(e.standard_error) for e in evaluations))
         parts = FreeEnergy(last.complexity_weights, last.complexity_noise, accuracy)
         return Evaluation(parts, noise, error)

@@ -24,8 +24,8 @@ from secateur.exports.c.expressions import (
 )
 from secateur.exports.graph import ExportError, Graph
 
-__all__ = ["FileTexts", "FunctionBody", "HeaderLabels", "SelfTestVectors", "check_file", "check_prefix",
-           "collect_functions", "list_functions"]  # fmt: skip
+__all__ = ["FileTexts", "FunctionBody", "HeaderLabels", "SelfTestVectors", "check_file",
+           "check_prefix", "collect_functions", "list_functions"]  # fmt: skip
 
 _PLAIN = """\
 /* Compilers like to call memcpy and memset for loops that copy; there may be no such functions. */
@@ -44,10 +44,10 @@ class HeaderLabels:
     """What the header tells of a model.
 
     Attributes:
-        title: in a line.
-        inputs: names, one for each input.
-        outputs: names, one for each output.
-        notes: sentences.
+        title: In a line.
+        inputs: Names, one for each input.
+        outputs: Names, one for each output.
+        notes: Sentences.
         noise: Standard deviations of the observations' noise, and half the widths of its 95 %
             interval, by output and in the outputs' units; None if it is not known.
     """
@@ -73,11 +73,11 @@ class FunctionBody:
     """The body of the function that predicts, and what belongs to it.
 
     Attributes:
-        body: its lines.
-        members: of the struct that holds the state.
-        initial: lines that fill the state before the first frame.
-        buffers: declarations of static memory.
-        kernels, multiply_adds, state_elements, state_bytes: as in `Source`.
+        body: Its lines.
+        members: Members of the struct that holds the state.
+        initial: Lines that fill the state before the first frame.
+        buffers: Declarations of static memory.
+        kernels, multiply_adds, state_elements, state_bytes: As in `Source`.
     """
 
     body: list[str]
@@ -291,7 +291,7 @@ def check_prefix(name: str) -> str:
     """Return the name that all functions begin with, if it can be one.
 
     Raises:
-        ExportError: with a name that could.
+        ExportError: It cannot; the message names one that could.
     """
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) and name not in _KEYWORDS:
         return name
@@ -309,7 +309,7 @@ def check_file(stem: str) -> str:
     """Return the name of a source file without its ending, if a header can have it, too.
 
     Raises:
-        ExportError: with a name that could.
+        ExportError: It cannot; the message names one that could.
     """
     if stem.lower() in _HEADERS:
         raise ExportError(
@@ -337,7 +337,7 @@ def make_identifiers(names: Iterable[str]) -> list[str]:
         >>> make_identifiers(["Größe (m²)", "size", "SIZE", "3rd", ""])
         ['GROSSE_M2', 'SIZE', 'SIZE_2', 'N_3RD', 'N']
     """
-    made: list[str] = []
+    identifiers: list[str] = []
     taken: set[str] = set()
     for name in names:
         plain = unicodedata.normalize("NFKD", name.replace("ß", "ss"))
@@ -349,8 +349,8 @@ def make_identifiers(names: Iterable[str]) -> list[str]:
         while candidate in taken:
             candidate, number = f"{base}_{number}", number + 1
         taken.add(candidate)
-        made.append(candidate)
-    return made
+        identifiers.append(candidate)
+    return identifiers
 
 
 # --- functions of the runtime ---------------------------------------------------------------------
@@ -388,7 +388,7 @@ def collect_functions(needed: Iterable[str]) -> str:
     `#include <stdint.h>` before it.
 
     Args:
-        needed: names without `sc_`, such as `"tanh"`; `list_functions()` has all.
+        needed: Names without `sc_`, such as `"tanh"`; `list_functions()` has all.
 
     Example:
         >>> from secateur.exports.c.c_files import collect_functions

@@ -189,10 +189,10 @@ class ExpressionWriter:
         """Return the expression of one elementwise function.
 
         Args:
-            op: its name in the graph.
-            operands: as C expressions that need no brackets: names, elements, constants.
-            attributes: what the function needs beside operands.
-            constants: the values of the operands where they are known, else None.
+            op: Its name in the graph.
+            operands: Operands as C expressions that need no brackets: names, elements, constants.
+            attributes: What the function needs beside operands.
+            constants: The values of the operands where they are known, else None.
         """
         if op in ("max", "min") and any(k is not None for k in constants):
             # Against a constant one comparison is enough; a nan stays one.

@@ -1,22 +1,10 @@
-/* Integer arithmetic of quantised networks, each with a bit-exact reference in runtime.py. Shifts of negative
+/* Integer arithmetic of quantised networks, each with a bit-exact reference in integers.py. Shifts of negative
  * numbers to the right keep their sign, as with every compiler for ARM, x86 and RISC-V. */
 
 /* value between lowest and highest. */
 static inline int32_t sc_clamp(int32_t value, int32_t lowest, int32_t highest)
 {
     return value < lowest ? lowest : value > highest ? highest : value;
-}
-
-/* value between -128 and 127. */
-static inline int8_t sc_clamp_int8(int32_t value)
-{
-    return (int8_t)sc_clamp(value, -128, 127);
-}
-
-/* value between -32768 and 32767. */
-static inline int16_t sc_clamp_int16(int32_t value)
-{
-    return (int16_t)sc_clamp(value, -32768, 32767);
 }
 
 /* value * multiplier / 2^shift, rounded to the nearest (halves up) and kept between lowest and
@@ -30,12 +18,6 @@ static inline int32_t sc_requantise(int32_t value, int32_t multiplier, int32_t s
     }
     product = (product + ((int64_t)1 << (shift - 1))) >> shift;
     return (int32_t)(product < lowest ? lowest : product > highest ? highest : product);
-}
-
-/* Any function of int8, as a table of its 256 values from -128 to 127. */
-static inline int8_t sc_lookup_int8(const int8_t *table, int8_t x)
-{
-    return table[x + 128];
 }
 
 /* 32768 tanh(k/8), k = 0 ... 64. */

@@ -44,10 +44,10 @@ class LoopWriter:
     """Writes the body of a function for a graph.
 
     Args:
-        graph: what to compute; its first output counts.
-        writer: takes note of functions and tables.
+        graph: Graph to write; its first output counts.
+        writer: Writer of expressions, which collects functions and tables.
         optimise: "size" or "speed".
-        states: the C array of each state.
+        states: The C array of each state.
     """
 
     def __init__(
@@ -194,14 +194,14 @@ class LoopWriter:
         node = group.root
         target = self.reserve(node.output, output)
         leaves = [a for a in group.leaves if not (isinstance(a, Constant) and a.number is not None)]
-        found = [self.locate(a) for a in leaves]
+        located = [self.locate(a) for a in leaves]
         shape = node.output.shape
-        strides = [s for _, s in found]
+        strides = [s for _, s in located]
         sizes, (write, *reads) = collapse_axes(shape, [row_major_strides(shape), *strides])
         with self.code.loops(sizes) as names:
             operands = {
                 leaf: place.at(names, read)
-                for leaf, (place, _), read in zip(leaves, found, reads, strict=True)
+                for leaf, (place, _), read in zip(leaves, located, reads, strict=True)
             }
             self.assign(group, operands, target.at(names, write), node.output)
 

@@ -31,15 +31,15 @@ class Source:
     """The two files, and what is known of them.
 
     Attributes:
-        header: text of the header.
-        source: text of the C file.
-        name: what all functions begin with.
+        header: Text of the header.
+        source: Text of the C file.
+        name: Prefix of all functions.
         style: "straight" or "loops".
-        kernels: how each product with weights is stored, of code in loops.
-        multiply_adds: products with weights per call.
-        state_elements: numbers that a caller keeps between frames.
-        state_bytes: and their size.
-        outputs: numbers that a call returns.
+        kernels: Storage of each product with weights, for code in loops.
+        multiply_adds: Products with weights per call.
+        state_elements: Numbers that a caller keeps between frames.
+        state_bytes: And their size.
+        outputs: Numbers that a call returns.
     """
 
     header: str
@@ -66,13 +66,13 @@ def write_c(
     """Write a graph of one row, or one frame, as C99.
 
     Args:
-        graph: simplified; its first output counts.
-        name: what all functions begin with.
-        header: the file that declares them, by default NAME.h.
+        graph: Simplified; its first output counts.
+        name: Prefix of all functions.
+        header: The file that declares them, by default NAME.h.
         optimise: "size" or "speed".
-        straight: whether straight-line code may be written; else it is in loops.
-        labels: what the header tells.
-        vectors: for the self-test, compiled if NAME_SELF_TEST is defined.
+        straight: Whether straight-line code may be written; else it is in loops.
+        labels: Texts of the header.
+        vectors: Rows of the self-test, which is compiled if NAME_SELF_TEST is defined.
     """
     check_prefix(name)
     writer = ExpressionWriter()

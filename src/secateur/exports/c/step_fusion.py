@@ -16,10 +16,10 @@ class FusedSteps:
     """Steps that are done element by element in one loop.
 
     Attributes:
-        root: the step whose result is stored.
-        nodes: elementwise functions, in order, the root last; none if the root is another step.
-        producer: the product with weights whose result goes through them without being stored.
-        leaves: what is read from memory.
+        root: The step whose result is stored.
+        nodes: Elementwise functions, in order, the root last; none if the root is another step.
+        producer: The product with weights whose result goes through them without being stored.
+        leaves: Operands that are read from memory.
     """
 
     root: Node
@@ -50,12 +50,12 @@ def fuse_steps(graph: Graph) -> list[FusedSteps]:
         )
 
     inside = {n for n in graph.nodes if n.op in (*ELEMENTWISE, *_PRODUCTS) and joins(n)}
-    made: list[FusedSteps] = []
+    groups: list[FusedSteps] = []
     for root in graph.nodes:
         if root in inside:
             continue
         if root.op not in ELEMENTWISE:
-            made.append(FusedSteps(root, (), None, tuple(root.inputs)))
+            groups.append(FusedSteps(root, (), None, tuple(root.inputs)))
             continue
         nodes, products, leaves = _tree(root, makers, inside)
         producer = None
@@ -63,11 +63,11 @@ def fuse_steps(graph: Graph) -> list[FusedSteps]:
             producer = max(products, key=graph.nodes.index)
         for product in products:
             if product is not producer:
-                made.append(FusedSteps(product, (), None, tuple(product.inputs)))
+                groups.append(FusedSteps(product, (), None, tuple(product.inputs)))
                 leaves = [*leaves, product.output]
         read = [*leaves, *(producer.inputs if producer else ())]
-        made.append(FusedSteps(root, tuple(nodes), producer, tuple(dict.fromkeys(read))))
-    return made
+        groups.append(FusedSteps(root, tuple(nodes), producer, tuple(dict.fromkeys(read))))
+    return groups
 
 
 def _tree(

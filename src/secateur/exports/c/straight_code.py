@@ -32,10 +32,10 @@ class Scalar:
     """One number that the program computes.
 
     Attributes:
-        op: an elementwise function; `x` (an input), `s` (a state), `number`, or `sum`: of products
+        op: An elementwise function; `x` (an input), `s` (a state), `number`, or `sum`: of products
             with weights and a constant.
-        args: operands.
-        detail: index of an input or state; the number; for a sum its weights and constant; for a
+        args: Operands.
+        detail: Index of an input or state; the number; for a sum its weights and constant; for a
             function its attributes.
     """
 
@@ -159,11 +159,11 @@ class ScalarArithmetic:
         moved = np.moveaxis(array, axis, -1)
         flat = moved.reshape(-1, moved.shape[-1])
         if kind == "sum":
-            found = [self._sum(((v, 1.0) for v in row), 0.0) for row in flat]
+            scalars = [self._sum(((v, 1.0) for v in row), 0.0) for row in flat]
         else:
             op = "mul" if kind == "prod" else kind
-            found = [self._chain(op, list(row)) for row in flat]
-        return _array(found, moved.shape[:-1])
+            scalars = [self._chain(op, list(row)) for row in flat]
+        return _array(scalars, moved.shape[:-1])
 
     def _chain(self, op: str, values: list[Scalar]) -> Scalar:
         values = [v for v in values if not (op == "max" and v.known == -np.inf)]
@@ -192,10 +192,10 @@ class StraightProgram:
     """A program of single numbers.
 
     Attributes:
-        outputs: one expression each.
-        states: by index, for the states that are needed, their expression after the call.
-        initial: by index, what those states begin with.
-        steps: all expressions that must be computed, operands first.
+        outputs: One expression each.
+        states: Expressions after the call of the states that are needed, by index.
+        initial: Numbers that those states begin with, by index.
+        steps: All expressions that must be computed, operands first.
     """
 
     outputs: tuple[Scalar, ...]
@@ -219,8 +219,8 @@ def straighten_graph(graph: Graph) -> StraightProgram:
             size = int(np.prod(state.before.shape, dtype=int))
             states.append(named[start : start + size].reshape(state.before.shape))
             start += size
-        given = arithmetic.places("x", source.shape)
-        outputs, after = evaluate_graph(graph, [given], states, arithmetic)
+        inputs = arithmetic.places("x", source.shape)
+        outputs, after = evaluate_graph(graph, [inputs], states, arithmetic)
         flat = [v for a in after for v in np.asarray(a).ravel()]
         changing = {i for i in fixed if flat[i].known != initial[i]}
         if not changing:
@@ -238,9 +238,9 @@ def _needed_states(outputs: Iterable[Scalar], after: list[Scalar]) -> list[int]:
     needed: set[int] = set()
     frontier = list(outputs)
     while frontier:
-        found = {s.detail for s in _ordered(frontier) if s.op == "s"} - needed
-        needed |= found
-        frontier = [after[i] for i in found]
+        states = {s.detail for s in _ordered(frontier) if s.op == "s"} - needed
+        needed |= states
+        frontier = [after[i] for i in states]
     return sorted(needed)
 
 
@@ -267,10 +267,10 @@ def write_straight(
     """Return the statements that compute the outputs and the states.
 
     Args:
-        program: what to compute.
-        writer: takes note of the functions that are called.
-        states: for each state its place in C, as it is read and written.
-        state_kind: the C type of a state.
+        program: Program to write.
+        writer: Writer of expressions, which collects the functions that are called.
+        states: Place of each state in C, as it is read and written.
+        state_kind: The C type of a state.
     """
     names: dict[Scalar, str] = {}
     whole = _whole_numbers(program, state_kind)

@@ -35,9 +35,9 @@ class Taps:
     """For every output, which elements are read relative to a base, and their weights.
 
     Attributes:
-        offsets: of shape (taps,), increasing: all elements that a dense product reads.
-        weights: of shape (outputs, taps).
-        group: by output, what is added to the offsets.
+        offsets: Increasing offsets of all elements that a dense product reads, shape (taps,).
+        weights: Weights of shape (outputs, taps).
+        group: Number that is added to the offsets, by output.
     """
 
     offsets: np.ndarray
@@ -86,8 +86,8 @@ class StorageCosts:
     """What a way to store weights costs.
 
     Attributes:
-        bytes: of constants.
-        instructions: per inference, about.
+        bytes: Size of the constants.
+        instructions: Per inference, about.
     """
 
     bytes: float
@@ -148,9 +148,9 @@ def compute_costs(taps: Taps, weight_bytes: int) -> dict[str, StorageCosts]:
 
 def choose_storage(taps: Taps, weight_bytes: int, optimise: str) -> str:
     """Return "dense" or "sparse": what is smaller, or faster."""
-    found = compute_costs(taps, weight_bytes)
+    costs = compute_costs(taps, weight_bytes)
     measure = (lambda c: c.bytes) if optimise == "size" else (lambda c: c.instructions)
-    return min(found, key=lambda kind: measure(found[kind]))
+    return min(costs, key=lambda kind: measure(costs[kind]))
 
 
 _BELOW_ALL = -float(np.finfo(np.float32).max)

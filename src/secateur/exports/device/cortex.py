@@ -21,17 +21,14 @@ from secateur.exports.device.toolchain import (
     folders_of,
     package,
     run_tool,
-    undefined_symbols,
 )
 
 __all__ = [
     "SectionSizes",
     "available",
     "compile_object",
-    "frames",
     "link",
     "sizes",
-    "undefined_symbols",
 ]
 
 _GCC = "arm-none-eabi-gcc"
@@ -52,10 +49,10 @@ class SectionSizes:
     """Bytes of an object or ELF file on the device.
 
     Attributes:
-        text: instructions, with the constants among them.
-        constants: read-only data.
-        data: variables with a value at the start, which are in flash and in RAM.
-        bss: variables that start at zero.
+        text: Instructions, with the constants among them.
+        constants: Read-only data.
+        data: Variables with a value at the start, which are in flash and in RAM.
+        bss: Variables that start at zero.
     """
 
     text: int
@@ -76,8 +73,8 @@ class SectionSizes:
 
 def available() -> list[str]:
     """Return the compilers that are here: some of `"gcc"`, `"zig"`, the preferred one first."""
-    found = ["gcc"] if shutil.which(_GCC) else []
-    return found + (["zig"] if importlib.util.find_spec("ziglang") else [])
+    compilers = ["gcc"] if shutil.which(_GCC) else []
+    return compilers + (["zig"] if importlib.util.find_spec("ziglang") else [])
 
 
 def compile_object(
@@ -90,19 +87,16 @@ def compile_object(
 ) -> Path:
     """Compile one C file with all warnings as errors, and return the object file.
 
-    With gcc there is a `.su` file beside it that `frames` reads.
-
     Args:
-        source: the C file; headers beside it are found.
-        folder: where the object file goes.
+        source: The C file; headers beside it are found.
+        folder: Where the object file goes.
         compiler: `"gcc"` or `"zig"`; by default the first of `available()`.
-        optimise: the compiler's level.
-        flags: more options.
+        optimise: The compiler's level.
+        flags: More options.
     """
     name = _chosen(compiler)
     out = Path(folder) / f"{Path(source).stem}.{name}.o"
-    usage = ("-fstack-usage",) if name == "gcc" else ()
-    run_tool([*_command(name), *_TARGET[name], *STRICT, *_CODE, *usage, optimise, *flags,
+    run_tool([*_command(name), *_TARGET[name], *STRICT, *_CODE, optimise, *flags,
               *folders_of([source]), "-c", str(source), "-o", str(out)])  # fmt: skip
     return out
 
@@ -119,13 +113,13 @@ def link(
     """Link objects for the board, and return the ELF file.
 
     Args:
-        objects: what `compile_object` made, with the same compiler.
-        folder: where the file goes.
-        name: of the file.
-        compiler: as for `compile_object`.
-        program: with the start-up code that calls the objects' `main()`, as QEMU needs it;
-            without, functions can be called in the `Emulator`.
-        libraries: such as `"-lm"`, where the compiler has them (gcc's newlib).
+        objects: Object files from `compile_object`, by the same compiler.
+        folder: Where the file goes.
+        name: Name of the file.
+        compiler: As for `compile_object`.
+        program: Whether the start-up code that calls the objects' `main()` is part of it, as QEMU
+            needs it. Without it, functions can be called in the `Emulator`.
+        libraries: Options such as `"-lm"`, where the compiler has them (gcc's newlib).
     """
     chosen = _chosen(compiler)
     out = Path(folder) / f"{name}.{chosen}.elf"
@@ -160,32 +154,17 @@ def sizes(path: Path) -> SectionSizes:
     return SectionSizes(**parts)
 
 
-def frames(path: Path) -> dict[str, int]:
-    """Return the stack frame in bytes of each function of an object file, as gcc tells it.
-
-    The depth of the whole stack is measured by the `Emulator`.
-    """
-    usage = Path(path).with_suffix(".su")
-    if not usage.exists():
-        raise DeviceError(
-            f"there is no {usage.name} beside {Path(path).name}: only {_GCC} tells the stack "
-            "frames. Install gcc-arm-none-eabi, or measure the stack with the Emulator."
-        )
-    rows = (line.split("\t") for line in usage.read_text(encoding="utf-8").splitlines())
-    return {where.rsplit(":", 1)[-1]: int(size) for where, size, _kind in rows}
-
-
 def _chosen(compiler: str | None) -> str:
-    found = available()
+    compilers = available()
     if compiler is not None and compiler not in _TARGET:
         raise DeviceError(f"no compiler {compiler!r}: there are 'gcc' and 'zig'")
-    if not found or (compiler is not None and compiler not in found):
+    if not compilers or (compiler is not None and compiler not in compilers):
         raise DeviceError(
             f"compiling for a Cortex-M4 needs {_GCC} on the PATH (Debian: apt-get install "
             'gcc-arm-none-eabi) or, without root, pip install "secateur[device]"'
-            + (f"; {compiler} is not here, {' and '.join(found)} is" if found else "")
+            + (f"; {compiler} is not here, {' and '.join(compilers)} is" if compilers else "")
         )
-    return compiler or found[0]
+    return compiler or compilers[0]
 
 
 @functools.cache

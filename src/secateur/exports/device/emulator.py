@@ -34,8 +34,8 @@ class Emulator:
     What static variables hold stays from call to call; `reset` loads the file anew.
 
     Args:
-        elf: a file that `cortex.link` made.
-        most_instructions: a call that takes more is an error.
+        elf: A file that `cortex.link` made.
+        most_instructions: A call that takes more is an error.
     """
 
     def __init__(self, elf: Path, *, most_instructions: int = 10**9) -> None:
@@ -68,8 +68,8 @@ class Emulator:
         """Call a function with pointers to copies of the arrays, which get what it left there.
 
         Args:
-            symbol: the name of a function that is not static.
-            arguments: contiguous arrays, passed as pointers; integers, passed as they are. An
+            symbol: The name of a function that is not static.
+            arguments: Contiguous arrays, passed as pointers; integers, passed as they are. An
                 array that is not writeable is input only. Arrays need not outlive the call: one
                 that is passed again, such as a state, is copied in again.
         """

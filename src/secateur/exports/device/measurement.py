@@ -21,11 +21,11 @@ class DeviceMeasurement:
     """Sizes and one call.
 
     Attributes:
-        flash_bytes: code and constants.
-        ram_bytes: static memory.
-        stack_bytes: the deepest stack of a call.
-        instructions: of a call, on average over the rows or frames.
-        outputs: of every row or frame.
+        flash_bytes: Code and constants.
+        ram_bytes: Static memory.
+        stack_bytes: The deepest stack of a call.
+        instructions: Number of instructions of a call, on average over the rows or frames.
+        outputs: Outputs of every row or frame.
     """
 
     flash_bytes: int
@@ -41,26 +41,26 @@ def measure_source(
     """Compile C for a Cortex-M4F and run it on some rows, or frames in their order.
 
     Args:
-        source: the files.
-        frames: of shape (calls, inputs).
+        source: The files.
+        frames: Inputs of shape (calls, inputs).
         optimise: "size" compiles with -Os, "speed" with -O2.
         compiler: "gcc" or "zig"; by default whichever is there.
 
     Raises:
-        DeviceError: a compiler or the emulator is missing; the message says what to install.
+        DeviceError: A compiler or the emulator is missing; the message says what to install.
     """
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / f"{source.name}.h").write_text(source.header, encoding="utf-8")
         (folder / f"{source.name}.c").write_text(source.source, encoding="utf-8")
-        made = cortex.compile_object(
+        compiled = cortex.compile_object(
             folder / f"{source.name}.c",
             folder,
             compiler=compiler,
             optimise="-Os" if optimise == "size" else "-O2",
         )
-        sizes = cortex.sizes(made)
-        machine = emulator.Emulator(cortex.link([made], folder, compiler=compiler))
+        sizes = cortex.sizes(compiled)
+        machine = emulator.Emulator(cortex.link([compiled], folder, compiler=compiler))
         states = []
         if source.state_elements:
             states = [np.zeros(_STATE // 4, np.float32)]

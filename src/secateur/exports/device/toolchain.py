@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["STRICT", "CallResult", "DeviceError", "undefined_symbols"]
+__all__ = ["STRICT", "CallResult", "DeviceError"]
 
 #: Every warning that C code from here has to be free of.
 STRICT = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror")
@@ -27,10 +27,10 @@ class CallResult:
     """What one call did.
 
     Attributes:
-        returned: what an `int` function returned (register r0); without meaning for `void`.
-        instructions: instructions executed, from the first of the function to its return; None
+        returned: What an `int` function returned (register r0); without meaning for `void`.
+        instructions: Instructions executed, from the first of the function to its return; None
             where they are not counted. They are not cycles: a division takes 14 of those.
-        stack_bytes: how deep the stack was written, in bytes; None where it is not measured.
+        stack_bytes: How deep the stack was written, in bytes; None where it is not measured.
     """
 
     returned: int
@@ -72,20 +72,6 @@ def run_tool(command: Sequence[str], *, timeout: float = 300.0) -> str:
 def folders_of(sources: Iterable[Path]) -> list[str]:
     """Return the options that let sources include the headers beside them."""
     return [f"-I{folder}" for folder in dict.fromkeys(str(Path(s).parent) for s in sources)]
-
-
-def undefined_symbols(path: Path) -> list[str]:
-    """Return the names that an object or ELF file expects others to define (`nm -u`)."""
-    elffile = package("elftools.elf.elffile", "reading an object file")
-    with open(path, "rb") as file:
-        table = elffile.ELFFile(file).get_section_by_name(".symtab")
-        names = {
-            symbol.name
-            for symbol in (table.iter_symbols() if table else ())
-            if symbol["st_shndx"] == "SHN_UNDEF" and symbol.name
-        }
-    # Made by the linker; the sanitizers and position-independent code name it.
-    return sorted(names - {"_GLOBAL_OFFSET_TABLE_"})
 
 
 def _name(command: Sequence[str]) -> str:

@@ -38,11 +38,11 @@ class GatedCell:
         kind: "GRU" or "LSTM".
         weights: W, of shape (gates · units, inputs).
         recurrent: R, of shape (gates · units, units).
-        bias_x: of shape (gates · units,).
-        bias_h: likewise; other than 0 only for the candidate of a GRU.
-        linear_before_reset: of a GRU, whether r multiplies R h + c, or h itself.
-        hidden: the place of h among what the loop carries; an LSTM's c has the other of two.
-        inputs: the places of the loop's inputs that x is put together from.
+        bias_x: Bias of shape (gates · units,).
+        bias_h: Likewise; other than 0 only for the candidate of a GRU.
+        linear_before_reset: For a GRU, whether r multiplies R h + c, or h itself.
+        hidden: The place of h among what the loop carries; an LSTM's c has the other of two.
+        inputs: The places of the loop's inputs that x is put together from.
     """
 
     kind: str
@@ -77,37 +77,37 @@ class GatedCell:
         return [(1 - z) * np.tanh(from_x[:, 2 * n :] + recurrent) + z * h]
 
 
-class _Affine(NamedTuple):
+class _AffineForm(NamedTuple):
     """A quantity of the body as W x + R h + b; rows are its elements."""
 
     weights: np.ndarray
     recurrent: np.ndarray
     bias: np.ndarray
 
-    def flipped(self, flip: bool) -> _Affine:
+    def flipped(self, flip: bool) -> _AffineForm:
         """Of the gate that is one minus this one: 1 − σ(a) = σ(−a)."""
-        return _Affine(*(-a for a in self)) if flip else self
+        return _AffineForm(*(-a for a in self)) if flip else self
 
-    def blocks(self, size: int) -> list[_Affine]:
+    def blocks(self, size: int) -> list[_AffineForm]:
         places = range(0, len(self.bias), size)
-        return [_Affine(*(a[p : p + size] for a in self)) for p in places]
+        return [_AffineForm(*(a[p : p + size] for a in self)) for p in places]
 
 
 def recognise_cell(node: Node) -> GatedCell:
     """Find which cell a `recurrent` step repeats.
 
     Args:
-        node: the step.
+        node: The step.
 
     Raises:
-        ExportError: its body is not one of the supported cells.
+        ExportError: Its body is not one of the supported cells.
     """
     body = _LoopBody(node)
     guesses = _lstms(body) if body.carried == 2 else _grus(body)
-    found = body.first_right(guesses)
-    if found is None:
+    cell = body.first_right(guesses)
+    if cell is None:
         raise body.unsupported("what it repeats is neither of them")
-    return found
+    return cell
 
 
 class _LoopBody:
@@ -147,28 +147,28 @@ class _LoopBody:
         outputs: Sequence[Atom],
         x: np.ndarray,
         states: Sequence[np.ndarray],
-        given: dict[Value, np.ndarray] | None = None,
+        fixed: dict[Value, np.ndarray] | None = None,
     ) -> list[np.ndarray]:
-        """Values inside the body for rows of inputs and states; `given` ones are not computed."""
-        given = given or {}
-        nodes = [n for n in self.graph.nodes if not set(n.outputs) & set(given)]
-        graph = Graph([*self.states, *self.frames, *given], list(outputs), nodes)
+        """Values inside the body for rows of inputs and states; `fixed` ones are not computed."""
+        fixed = fixed or {}
+        nodes = [n for n in self.graph.nodes if not set(n.outputs) & set(fixed)]
+        graph = Graph([*self.states, *self.frames, *fixed], list(outputs), nodes)
         graph.drop_unread()
         parts = np.split(x, np.cumsum(self.widths)[:-1], axis=1)
-        arrays = [*states, *parts, *(np.tile(row, (len(x), 1)) for row in given.values())]
-        found: list[list[np.ndarray]] = [[] for _ in outputs]
+        arrays = [*states, *parts, *(np.tile(row, (len(x), 1)) for row in fixed.values())]
+        columns: list[list[np.ndarray]] = [[] for _ in outputs]
         for start in range(0, len(x), self.rows):
             here = [a[start : start + self.rows] for a in arrays]
             count = len(here[0])
             full = [np.pad(a, ((0, self.rows - count), (0, 0))) for a in here]
             results, _ = evaluate_graph(graph, [a.reshape(*self.lead, a.shape[1]) for a in full])
-            for column, result in zip(found, results, strict=True):
+            for column, result in zip(columns, results, strict=True):
                 column.append(result.reshape(self.rows, -1)[:count])
-        return [np.concatenate(column) for column in found]
+        return [np.concatenate(column) for column in columns]
 
     def affine(
-        self, outputs: Sequence[Value], hidden: int, given: dict[Value, np.ndarray] | None = None
-    ) -> list[_Affine]:
+        self, outputs: Sequence[Value], hidden: int, fixed: dict[Value, np.ndarray] | None = None
+    ) -> list[_AffineForm]:
         """Read off weights, as if the values were affine in x and h."""
         inputs, units = sum(self.widths), self.units
         x, h = np.zeros((2, 1 + inputs + units, max(inputs, units)))
@@ -176,11 +176,13 @@ class _LoopBody:
         h[1 + inputs :, :units] = np.eye(units)
         states = [np.zeros((len(h), units))] * self.carried
         states[hidden] = h[:, :units]
-        found = []
-        for y in self.values(outputs, x[:, :inputs], states, given):
+        affine_values = []
+        for y in self.values(outputs, x[:, :inputs], states, fixed):
             slopes = (y - y[0]).T
-            found.append(_Affine(slopes[:, 1 : 1 + inputs], slopes[:, 1 + inputs :], y[0]))
-        return found
+            affine_values.append(
+                _AffineForm(slopes[:, 1 : 1 + inputs], slopes[:, 1 + inputs :], y[0])
+            )
+        return affine_values
 
     def sized(self, nodes: Iterable[Node]) -> list[Node]:
         """The steps whose result holds whole blocks of as many elements as the state, per row."""
@@ -196,8 +198,8 @@ class _LoopBody:
         states = [random.normal(size=(_TRIALS, self.units)) for _ in self.states]
         truth = self.values(self.graph.outputs[: self.carried], x, states)
         for cell in guesses:
-            made = cell.step(x, states)
-            if all(np.allclose(a, b, 0, _TOLERANCE) for a, b in zip(made, truth, strict=True)):
+            after = cell.step(x, states)
+            if all(np.allclose(a, b, 0, _TOLERANCE) for a, b in zip(after, truth, strict=True)):
                 return cell
         return None
 

@@ -108,8 +108,8 @@ def write_recurrent(writer: OperatorWriter, node: Node) -> list[str]:
     """Write a loop over time as a GRU or LSTM operator; returns a name for each of its results."""
     cell = recognise_cell(node)
     body, carried = node.attributes["body"], node.attributes["carried"]
-    for made in body.outputs[carried:]:
-        if made is not body.outputs[cell.hidden]:
+    for result in body.outputs[carried:]:
+        if result is not body.outputs[cell.hidden]:
             raise ExportError(
                 f"a loop with results that are not its state cannot be exported ({node.where}). "
                 "Supported: loops that return the state of every frame; apply the readout to all "

@@ -25,8 +25,8 @@ class OperatorWriter:
     """Collects the operators and arrays of one model, in float32.
 
     Args:
-        symbolic: what to write.
-        source: the name of the input.
+        symbolic: Graph to write.
+        source: The name of the input.
     """
 
     def __init__(self, symbolic: SymbolicGraph, source: str) -> None:

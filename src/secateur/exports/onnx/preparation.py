@@ -292,8 +292,8 @@ def _move_out(graph: Graph, node: Node, place: int, steps: list[Node]) -> None:
     body, carried = node.attributes["body"], node.attributes["carried"]
     frames = node.inputs[0].shape[0]
     outside: dict[Atom, Atom] = dict(zip(body.inputs[carried:], node.inputs, strict=True))
-    made = {v for n in steps for v in n.outputs}
-    read = {a for n in steps for a in n.inputs if isinstance(a, Value)} - made - {*outside}
+    computed = {v for n in steps for v in n.outputs}
+    read = {a for n in steps for a in n.inputs if isinstance(a, Value)} - computed - {*outside}
     for state in [a for a in body.outputs[:carried] if a in read]:
         later = [i for i in range(carried, len(body.outputs)) if body.outputs[i] is state]
         if not later:

@@ -42,9 +42,9 @@ class SymbolicGraph:
     """A graph whose lengths may depend on the number of rows, "N", and of frames, "T".
 
     Attributes:
-        graph: lowered for one choice of numbers.
-        shapes: of every value: an int, a `Dim`, or None where a length is neither.
-        other: the lengths of the second choice, for everything that has lengths.
+        graph: Lowered for one choice of numbers.
+        shapes: Lengths of every value: an int, a `Dim`, or None where a length is neither.
+        other: The lengths of the second choice, for everything that has lengths.
     """
 
     graph: Graph
@@ -66,13 +66,13 @@ def lower_for_any_size(
     """Lower a function of rows.
 
     Args:
-        f: the model function with its weights filled in.
-        shape: of its input without the rows; None in the first place for a length of time that may
-            be any.
-        dtype: of its input.
+        f: The model function with its weights filled in.
+        shape: Shape of its input without the rows; None in the first place for a length of time
+            that may be any.
+        dtype: Type of its input.
 
     Raises:
-        ExportError: something in it has no counterpart, or rows are not independent.
+        ExportError: Something in it has no counterpart, or rows are not independent.
     """
     graphs = [prepare_graph(_lowered(f, shape, dtype, choice)) for choice in (0, 1)]
     try:
