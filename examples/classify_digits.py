@@ -51,6 +51,5 @@ for name, axis in (("filters", 3), ("w2", 1)):
     alive = np.moveaxis(np.asarray(pruned.beliefs[name].variance) > 0, axis, 0)
     print(f"{name}: {alive.reshape(len(alive), -1).any(1).sum()} of {len(alive)} units left")
 for name, result in (("before", fitted), ("after", pruned)):
-    votes = [result.predict(x_test, key=key) for key in jax.random.split(jax.random.key(3), 10)]
-    chosen = jnp.mean(jax.nn.softmax(jnp.stack(votes)), axis=0).argmax(axis=1)
+    chosen = result.predict(x_test, samples=10).probabilities.argmax(axis=1)
     print(f"{name} pruning: {100 * np.mean(chosen == y_test):.1f} % of the test images right")

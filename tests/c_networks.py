@@ -186,7 +186,7 @@ NETWORKS = {
 }
 
 
-def examples(name, calls=1000, seed=1):
+def examples(name, calls=300, seed=1):
     """Rows, as many as make this number of calls."""
     shape, by_frame = NETWORKS[name][2:]
     rows = calls // shape[0] if by_frame else calls

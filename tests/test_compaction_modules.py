@@ -85,8 +85,8 @@ def test_equinox(kind):
     if kind == "MLP":
         layer = eqx.nn.MLP(3, 6, 6, 1, final_activation=jnp.tanh, key=k1)
     else:
-        given = (3, 6, 3) if kind == "Conv1d" else (3, 6)
-        layer = getattr(eqx.nn, kind)(*given, key=k1)
+        sizes = (3, 6, 3) if kind == "Conv1d" else (3, 6)
+        layer = getattr(eqx.nn, kind)(*sizes, key=k1)
 
     def one(modules, x):
         layer, readout = modules

@@ -64,7 +64,7 @@ def in_all_styles(folder, graph, name):
 
 
 def test_activations(tmp_path):
-    """Held against JAX in float64 on 1000 rows, all of them in one library."""
+    """Held against JAX in float64 on 300 rows, all of them in one library."""
     params = parameters(*MLP)
     rows = examples("dense")
     sources = {}
@@ -127,7 +127,7 @@ def quantised_graphs(name, modes):
 
 @pytest.mark.parametrize("name", ["dense", "gelu", "NHWC", "NCHW", "normalised", "gru", "lstm"])
 def test_quantised_networks(name, tmp_path):
-    """Integers to the bit on 1000 calls, rounded weights in floats to 1e-5."""
+    """Integers to the bit on 300 calls, rounded weights in floats to 1e-5."""
     by_frame = NETWORKS[name][3]
     made, rows, quantised = quantised_graphs(name, MODES)
     sources = {

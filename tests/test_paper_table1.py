@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from command_line import secateur
+from linear_model import make_linear_model
 from secateur import datasets
 from secateur.paper import job_pool, protocol, table1, table1_jobs
 from secateur.paper.protocol import PAPER_RESULTS, PAPER_SETTINGS, SIGNALS, make_model
@@ -77,6 +78,7 @@ def test_signals_share_a_job_for_each_seed_and_the_longest_come_first():
 def test_an_experiment_trains_cuts_and_prunes(monkeypatch):
     """Oracle: the record's own promises, on data that a few epochs can learn."""
     monkeypatch.setattr(datasets, "load", small_set)
+    monkeypatch.setattr(table1_jobs, "make_model", make_linear_model)
     lines = []
     job = Job(("boston",), "moments", "paper", (0, 1), 60)
     finished = table1_jobs.run_job(job, report_progress=lines.append)

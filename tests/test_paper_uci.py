@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
+from linear_model import make_linear_model
 from secateur import datasets
 from secateur.datasets import standard_splits
 from secateur.paper import protocol, uci_splits, uci_tables
@@ -35,6 +36,7 @@ def results(data, tmp_path_factory):
     out, judged = tmp_path_factory.mktemp("reproduced"), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(uci_splits.datasets, "load", lambda *_: data)
+        patch.setattr(uci_splits, "make_model", make_linear_model)
         judge = uci_splits.judge_models
 
         def judge_and_record(models, x, y):

@@ -507,7 +507,7 @@ def test_a_loop_draws_its_noise_beforehand_or_in_its_steps(monkeypatch):
     monkeypatch.setattr(uncertain_loops, "_DRAWN_BEFORE", 0)
     drawn.append(jax.jit(lambda keys: draw(keys))(jax.random.split(k2, 20_000)))
     assert np.abs(drawn[0][0] - drawn[1][0]).max() > 0
-    for found, power in itertools.product(drawn, (1, 2)):
-        got, wanted = np.asarray(found) ** power, np.asarray(state) ** power
+    for sample, power in itertools.product(drawn, (1, 2)):
+        got, wanted = np.asarray(sample) ** power, np.asarray(state) ** power
         error = np.sqrt((got.var(0) + wanted.var(0)) / 20_000)
         np.testing.assert_array_less(np.abs(got.mean(0) - wanted.mean(0)), 5 * error)

@@ -22,15 +22,15 @@ def call(case):
 
 
 def primitives_in(jaxpr) -> set[str]:
-    found = set()
+    names = set()
     for eqn in jaxpr.eqns:
-        found.add(eqn.primitive.name)
+        names.add(eqn.primitive.name)
         for value in eqn.params.values():
             for inner in value if isinstance(value, (tuple, list)) else (value,):
                 inner = getattr(inner, "jaxpr", inner)
                 if hasattr(inner, "eqns"):
-                    found |= primitives_in(inner)
-    return found
+                    names |= primitives_in(inner)
+    return names
 
 
 def run(case):
@@ -105,5 +105,5 @@ def test_every_rule_has_a_row():
 def test_row_exercises_its_primitives(case):
     means = jax.tree.map(lambda n: n.mean, case.beliefs, is_leaf=is_normal)
     jaxpr = jax.make_jaxpr(lambda b: case.f(*b))(means)
-    found = primitives_in(getattr(jaxpr, "jaxpr", jaxpr))
-    assert found & set(case.primitives), f"{case.primitives} not in {sorted(found)}"
+    names = primitives_in(getattr(jaxpr, "jaxpr", jaxpr))
+    assert names & set(case.primitives), f"{case.primitives} not in {sorted(names)}"

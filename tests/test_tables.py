@@ -284,13 +284,13 @@ def mutated(rng, content):
     return bytes(data)
 
 
-def test_1000_damaged_tables_never_end_in_a_traceback(tmp_path):
+def test_600_damaged_tables_never_end_in_a_traceback(tmp_path):
     """Whatever is done to a table, it is read, or refused with a `TableError` and nothing else."""
     rng = np.random.default_rng(20240607)
     encoding = encode_table(read_table(table_of(tmp_path, GOOD)), ["y"]).encoding
     path = tmp_path / "damaged.csv"
     outcomes = Counter()
-    for number in range(1000):
+    for number in range(600):
         content = mutated(rng, GOOD.encode())
         path.write_bytes(content)
         how = ("error", "drop", "mean", "new rows")[number % 4]
@@ -309,7 +309,7 @@ def test_1000_damaged_tables_never_end_in_a_traceback(tmp_path):
             raise AssertionError(content) from error
     # The test would be empty if all were refused, or none.
     assert len(outcomes) == 8
-    assert min(outcomes.values()) > 25, outcomes
+    assert min(outcomes.values()) > 15, outcomes
 
 
 # --- classes --------------------------------------------------------------------------------------

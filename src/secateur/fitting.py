@@ -98,7 +98,7 @@ def fit(
         CheckpointError: The checkpoint is damaged or belongs to another training.
 
     Example:
-        >>> import numpy as np
+        >>> import jax.numpy as jnp, numpy as np
         >>> x = np.linspace(-1, 1, 64)[:, None]
         >>> model = BayesianModel(lambda w, x: x @ w, jnp.zeros((1, 1)))
         >>> fitted = fit(model, (x, 3 * x + 1), key=jax.random.key(0), progress=False)
@@ -141,7 +141,7 @@ def fit_many(
         A `Trained` for each key, in order.
 
     Example:
-        >>> import numpy as np
+        >>> import jax.numpy as jnp, numpy as np
         >>> x = np.linspace(-1, 1, 32)[:, None]
         >>> model = BayesianModel(lambda w, x: x @ w, jnp.zeros((1, 1)))
         >>> keys = jax.random.split(jax.random.key(0), 2)

@@ -30,12 +30,12 @@ class BiasedProduct:
     Elements of weights have numbers: those of the first array of the params, then the second's ….
 
     Attributes:
-        equation: the equation.
-        values: the operand that is not a weight.
-        side: which operand that is.
-        axes: of the values, that are summed over and may distinguish units.
-        weights: the number of each element of the other operand.
-        biases: for every element of the result, the number of the bias added to it.
+        equation: The equation.
+        values: The operand that is not a weight.
+        side: Which operand that is.
+        axes: Axes of the values that are summed over and may distinguish units.
+        weights: The number of each element of the other operand.
+        biases: For every element of the result, the number of the bias added to it.
     """
 
     equation: Equation
@@ -52,11 +52,11 @@ class OriginSearch(Interpreter):
     A value is the number of the weight in each of its elements, or None for anything else.
 
     Args:
-        program: flat equations.
-        arrays: how many of its inputs are weights.
+        program: Flat equations.
+        arrays: Number of inputs that are weights.
 
     Attributes:
-        uses: how often each weight is used for anything but being moved.
+        uses: How often each weight is used for anything but being moved.
     """
 
     def __init__(self, program: Program, arrays: int) -> None:
@@ -98,8 +98,8 @@ def find_products(program: Program, arrays: int) -> list[BiasedProduct]:
     """Find the products whose weights and biases are used for nothing else.
 
     Args:
-        program: flat equations.
-        arrays: how many of its inputs are weights.
+        program: Flat equations.
+        arrays: Number of inputs that are weights.
     """
     search = OriginSearch(program, arrays)
     users: dict[Any, list[Equation | None]] = {}
@@ -169,7 +169,7 @@ class Analysis:
     """What is known of a model function.
 
     Attributes:
-        labelled: the function, with labels on all axes.
+        labelled: The function, with labels on all axes.
     """
 
     labelled: LabelledFunction

@@ -30,9 +30,9 @@ class Weights:
     """All arrays of the params as they are believed to be, in NumPy.
 
     Attributes:
-        means: of each array; 1 for what is not a real number, such as a random key.
-        variances: likewise; None for an array that is certain.
-        originals: the arrays as they came.
+        means: Means of each array; 1 for what is not a real number, such as a random key.
+        variances: Variances likewise; None for an array that is certain.
+        originals: The arrays as they came.
     """
 
     means: tuple[np.ndarray, ...]
@@ -109,11 +109,11 @@ class Fold:
     """The constants that one product can hand over to its bias.
 
     Attributes:
-        product: the product.
-        axis: of its values, along which the units are.
-        units: the number of the unit of each element along it that is constant; −1 for others.
-        mean: the constants' means, 0 for all that is not one.
-        variance: likewise.
+        product: The product.
+        axis: Axis of its values along which the units are.
+        units: The number of the unit of each element along it that is constant; −1 for others.
+        mean: The constants' means, 0 for all that is not one.
+        variance: Variances likewise.
     """
 
     product: BiasedProduct
@@ -129,10 +129,11 @@ def find_folds(
     """Find the constants, and their moments under the model's inference.
 
     Args:
-        analysis: of the function.
-        weights: what is believed of them.
-        data: some inputs.
-        inference: of the model; for one that samples, the constants are those of the mean weights.
+        analysis: Analysis of the function.
+        weights: Beliefs about the weights.
+        data: Some inputs.
+        inference: Inference of the model. If it samples, the constants are those of the mean
+            weights.
     """
     products = analysis.products
     if not products:

@@ -65,9 +65,9 @@ class Influence:
     """What depends on what in one function; compiled once for all sets of weights that are cut.
 
     Args:
-        search: the walk that labelled the function's axes.
-        weights: how many of its inputs are weights; the others are data.
-        watched: intermediate values, for `find_varying`.
+        search: The walk that labelled the function's axes.
+        weights: Number of inputs that are weights; the others are data.
+        watched: Intermediate values, for `find_varying`.
     """
 
     def __init__(self, search: UnitSearch, weights: int, watched: Sequence[Slot]) -> None:
@@ -97,7 +97,7 @@ class Influence:
         """Which elements of the weights the function's results depend on.
 
         Args:
-            alive: for every array of the params, where it may differ from 0.
+            alive: For every array of the params, where it may differ from 0.
 
         Returns:
             Bools like `alive`: False for what is cut, what meets only zeros, what nothing reads.
@@ -149,9 +149,9 @@ class IndicatorWalk(LabelledInterpreter):
     """The walk that evaluates equations on indicators.
 
     Args:
-        search: the walk that labelled the function's axes.
-        squash: makes indicators of counts.
-        never_zero: whether all that is computed counts as other than 0.
+        search: The walk that labelled the function's axes.
+        squash: Makes indicators of counts.
+        never_zero: Whether all that is computed counts as other than 0.
     """
 
     rules = RuleTable()

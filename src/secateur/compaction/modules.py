@@ -242,9 +242,9 @@ def _keras(original: Any, params: Any, kept_inputs: Any) -> Any:
 
     if len(original.inputs) != 1:
         raise TypeError("shrink_module: a Keras model with several inputs is not supported.")
-    (given,) = original.inputs
-    shape = (*given.shape[1:-1], len(kept_inputs))
-    start = keras.Input(shape, dtype=given.dtype, name=given.name)
+    (old_input,) = original.inputs
+    shape = (*old_input.shape[1:-1], len(kept_inputs))
+    start = keras.Input(shape, dtype=old_input.dtype, name=old_input.name)
     with jax.numpy_rank_promotion("allow"):  # Keras broadcasts in its initialisers
         if isinstance(original, keras.Sequential):
             model = keras.Sequential([start, *map(clone, original.layers)])

@@ -21,11 +21,11 @@ class RemovedUnits:
     """Units of one kind that were removed.
 
     Attributes:
-        where: a leaf of the params and an axis of it that distinguishes these units.
+        where: A leaf of the params and an axis of it that distinguishes these units.
         kind: "hidden" or "input".
-        units: number of units before.
-        unread: indices, along that axis, of the removed units that nothing reads.
-        constant: indices of the removed units that did not depend on the data: they were 0, or
+        units: Number of units before.
+        unread: Indices, along that axis, of the removed units that nothing reads.
+        constant: Indices of the removed units that did not depend on the data: they were 0, or
             became part of the next bias.
     """
 
@@ -48,9 +48,9 @@ class Removal:
     """What is taken out.
 
     Attributes:
-        removed: mask of the units.
-        kept: for every array of the params and each axis, which elements are left.
-        inputs: for every array of the inputs, what is left of its last axis; None for all.
+        removed: Mask of the units.
+        kept: For every array of the params and each axis, which elements are left.
+        inputs: For every array of the inputs, what is left of its last axis; None for all.
     """
 
     removed: np.ndarray

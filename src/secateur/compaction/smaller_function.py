@@ -34,10 +34,10 @@ class SmallerFunction:
     """A function of weights, and inputs, of which some indices are gone.
 
     Args:
-        f: the original function.
-        params: weights of the original shapes; their values do not matter.
-        kept: for every array of the params and each axis, which elements are left.
-        kept_inputs: for every array of the inputs, the axis and the indices that are left, or None.
+        f: The original function.
+        params: Weights of the original shapes; their values do not matter.
+        kept: For every array of the params and each axis, which elements are left.
+        kept_inputs: For every array of the inputs, the axis and the indices that are left, or None.
     """
 
     def __init__(
@@ -109,8 +109,8 @@ class Remaining:
     """Which elements of labelled axes are still there.
 
     Attributes:
-        partition: of the labels.
-        removed: the classes of labels that were removed.
+        partition: Partition of the labels.
+        removed: The classes of labels that were removed.
     """
 
     partition: Partition
@@ -153,8 +153,8 @@ class SmallerEvaluation(LabelledInterpreter):
     """The walk that evaluates equations with removed elements left out.
 
     Args:
-        search: the walk that labelled the function's axes.
-        remaining: what is left.
+        search: The walk that labelled the function's axes.
+        remaining: What is left of the axes.
     """
 
     rules = RuleTable()

@@ -18,12 +18,12 @@ class Scan:
     """The parts of a scan.
 
     Attributes:
-        body: the equations of one step.
-        num_consts: number of operands that are the same in every step.
-        num_carry: number of operands that one step hands to the next.
-        length: number of steps.
-        reverse: whether the last step comes first.
-        unroll: number of steps that are compiled as one.
+        body: The equations of one step.
+        num_consts: Number of operands that are the same in every step.
+        num_carry: Number of operands that one step hands to the next.
+        length: Number of steps.
+        reverse: Whether the last step comes first.
+        unroll: Number of steps that are compiled as one.
     """
 
     body: Body
@@ -58,10 +58,10 @@ class WhileLoop:
     """The parts of a while loop.
 
     Attributes:
-        condition: the equations that decide whether there is another step.
-        body: the equations of one step.
-        num_condition_consts: number of operands that only the condition takes.
-        num_body_consts: number of operands that every step takes.
+        condition: The equations that decide whether there is another step.
+        body: The equations of one step.
+        num_condition_consts: Number of operands that only the condition takes.
+        num_body_consts: Number of operands that every step takes.
     """
 
     condition: Body
@@ -105,10 +105,10 @@ def find_fixed_point(
     """Apply a step until it changes nothing: what a loop carries is what a step makes of it.
 
     Args:
-        step: the next state, from a state and the number of the attempt.
-        start: the first state.
-        same: whether two states are equal.
-        attempts: maximum number of steps. Defaults to no maximum, for steps that only ever grow.
+        step: The next state, from a state and the number of the attempt.
+        start: The first state.
+        same: Whether two states are equal.
+        attempts: Maximum number of steps. Defaults to no maximum, for steps that only ever grow.
 
     Returns:
         The state before the step that changed nothing, or the last state.

@@ -44,7 +44,7 @@ class Interpreter:
     as they are.
 
     Args:
-        program: flat equations.
+        program: Flat equations.
     """
 
     rules: ClassVar[RuleTable] = RuleTable()

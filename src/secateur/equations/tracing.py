@@ -17,10 +17,10 @@ class Slot:
     """A place for one intermediate value; compared by identity.
 
     Attributes:
-        shape: of the value.
-        dtype: of the value.
-        tracked: whether the walk may have more to say of it than a plain number.
-        uniform: the one number in every element, where that is known while tracing.
+        shape: Shape of the value.
+        dtype: Data type of the value.
+        tracked: Whether the walk may have more to say of it than a plain number.
+        uniform: The one number in every element, where that is known while tracing.
     """
 
     __slots__ = ("dtype", "shape", "tracked", "uniform")
@@ -47,12 +47,12 @@ class Equation:
     """One equation with its operands resolved.
 
     Attributes:
-        index: its number in the program.
-        eqn: the equation in the jaxpr.
-        inputs: its operands.
-        outputs: its results.
-        smooth: whether its kinks cancel in the function that it is part of.
-        where: the user's line behind it.
+        index: Number in the program.
+        eqn: Equation of the jaxpr.
+        inputs: Operands.
+        outputs: Results.
+        smooth: Whether its kinks cancel in the function that it is part of.
+        where: User's line behind it.
     """
 
     index: int
@@ -98,9 +98,9 @@ def read_program(jaxpr: Any, consts: Sequence[Any], tracked: Sequence[bool]) -> 
     """Inline every wrapper that a tracked value passes through; leave the others whole.
 
     Args:
-        jaxpr: an open jaxpr.
-        consts: values of its constant variables.
-        tracked: for each input variable, whether the walk may have more to say of it than a number.
+        jaxpr: An open jaxpr.
+        consts: Values of its constant variables.
+        tracked: For each input variable, whether the walk may have more to say of it than a number.
     """
     program = Program()
     atoms: list[Atom] = []
@@ -169,9 +169,9 @@ class Trace:
     """A function of pytrees as a jaxpr of arrays.
 
     Attributes:
-        jaxpr: its equations; the inputs are the arrays, in order.
-        consts: values of the jaxpr's constant variables.
-        result_structure: the pytree structure of what the function returns.
+        jaxpr: Its equations; the inputs are the arrays, in order.
+        consts: Values of the jaxpr's constant variables.
+        result_structure: The pytree structure of what the function returns.
     """
 
     jaxpr: Any
@@ -189,11 +189,11 @@ def trace_function(
     """Trace ``f(*arguments)`` as a function of some leaves of its arguments.
 
     Args:
-        f: the function.
-        leaves: the leaves of the tuple of its arguments.
-        structure: the pytree structure of that tuple.
-        places: which leaves are arrays; the others stay what they are.
-        arrays: arrays, or shapes and dtypes, in the places of those leaves.
+        f: The function.
+        leaves: The leaves of the tuple of its arguments.
+        structure: The pytree structure of that tuple.
+        places: Which leaves are arrays; the others stay what they are.
+        arrays: Arrays, or shapes and dtypes, in the places of those leaves.
     """
     result_structure: Any = None
 

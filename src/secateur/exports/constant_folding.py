@@ -61,20 +61,23 @@ def _trace_origin(node: Equation, operands: list[Constant]) -> Origin | None:
         which, *cases = operands
         origins = [a.origin or Origin.nowhere(a.shape) for a in cases]
         index = np.broadcast_to(which.full().astype(int), node.outputs[0].shape)
-        parts = (np.choose(index, [getattr(o, p) for o in origins]) for p in ("leaf", "place"))
-        return Origin(*parts, np.choose(index, [o.factor for o in origins]))
+        leaf, place, factor = (
+            np.choose(index, [getattr(o, part) for o in origins])
+            for part in ("leaf", "place", "factor")
+        )
+        return Origin(leaf, place, factor)
     first = operands[0].origin
     if node.name == "convert_element_type":
-        return first if node.outputs[0].dtype.kind == "f" else None
+        return first if np.dtype(node.outputs[0].dtype).kind == "f" else None
     if node.name == "neg" and first is not None:
         return first.scale(-1.0)
     if len(tagged) != 1 or len(operands) != 2:
         return None
-    value, factor = operands if first is not None else operands[::-1]
+    value, multiplier = operands if first is not None else operands[::-1]
     if node.name == "mul" and value.origin is not None:
-        return value.origin.scale(factor.full().astype(np.float64))
+        return value.origin.scale(multiplier.full().astype(np.float64))
     if node.name == "div" and first is not None:
-        return first.scale(1 / factor.full().astype(np.float64))
+        return first.scale(1 / multiplier.full().astype(np.float64))
     return None
 
 

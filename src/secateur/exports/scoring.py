@@ -52,9 +52,9 @@ def score_rows(
     if quantised is None:
         return exact, None
     rounded = round_model(trained, model, quantised.weights)
-    energy = None if rounded is None else compute_free_energy(rounded, inputs, targets)
+    after = None if rounded is None else compute_free_energy(rounded, inputs, targets)
     outputs = model.run(rows, FloatArithmetic(np.float32), quantised.graph)
-    return exact, _score_outputs(trained, model, outputs, variance, targets, energy)
+    return exact, _score_outputs(trained, model, outputs, variance, targets, after)
 
 
 def _score_outputs(
@@ -69,7 +69,7 @@ def _score_outputs(
     if model.by_frame and np.ndim(targets) < outputs.ndim:
         outputs = outputs[:, -1]
     outputs = outputs.reshape(len(outputs), -1) if np.ndim(targets) <= 2 else outputs
-    mean, scale, jacobian = outputs, 1.0, 0.0
+    mean, scale, jacobian = outputs, np.ones(()), 0.0
     if units is not None:
         mean, scale = units.to_standard(outputs), np.asarray(units.scale, np.float64)
         jacobian = units.log_jacobian_per_row(targets)

@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy  # its submodules are imported when they are first used
 from jax import Array
 from jax.tree_util import register_dataclass
-from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from secateur.distributions import Gamma, Normal
 from secateur.distributions.special import gammaln_difference, stirling_remainder
@@ -171,7 +171,7 @@ class GaussianLikelihood:
         """Return β̂/α̂ of every output, and the Chebyshev coefficients of ρ on a leading axis."""
         if self.precision is not None:
             scale = 1 / np.asarray(self.precision, np.float64)
-            return scale, np.broadcast_to(ndtri(0.5 + 0.5 * level), (1, *scale.shape))
+            return scale, np.broadcast_to(scipy.special.ndtri(0.5 + 0.5 * level), (1, *scale.shape))
         assert noise is not None
         shape, rate = (np.asarray(p, np.float64) for p in (noise.shape, noise.rate))
         columns = [_interval_polynomial(float(a), level) for a in shape.ravel()]
@@ -184,19 +184,19 @@ class GaussianLikelihood:
         mean, variance = components.mean, components.variance
         if self.precision is not None:
             deviation = np.sqrt(variance + 1 / np.asarray(self.precision, np.float64))
-            return np.mean(ndtr((values - mean) / deviation), axis=0)
+            return np.mean(scipy.special.ndtr((values - mean) / deviation), axis=0)
         assert noise is not None
         shape, rate = (np.asarray(p, np.float64) for p in (noise.shape, noise.rate))
         if not np.any(variance):
             distance = (values - mean) / np.sqrt(rate / shape)
             if len(mean) == 1:
-                return stdtr(2 * shape, distance[0])
+                return scipy.special.stdtr(2 * shape, distance[0])
             return np.mean(_interpolate_student_t(shape, distance), axis=0)
         total = np.zeros(np.broadcast_shapes(mean.shape, np.shape(values)))
         inverses, weights = _noise_nodes(shape)
         for inverse, weight in zip(inverses, weights, strict=True):
             deviation = np.sqrt(variance + rate / shape * inverse)
-            total += weight * ndtr((values - mean) / deviation)
+            total += weight * scipy.special.ndtr((values - mean) / deviation)
         return np.mean(total, axis=0)
 
     def predictive_quantile(
@@ -364,10 +364,13 @@ def _interval_polynomial(shape: float, level: float) -> np.ndarray:
         deviation = np.sqrt((1 - r) + r * inverses[:, None])
 
         def cdf(values: np.ndarray) -> np.ndarray:
-            return weights @ ndtr(values / deviation)
+            return weights @ scipy.special.ndtr(values / deviation)
 
         # Between the quantiles of a Normal (r = 0) and of a Student t (r = 1), with a margin.
-        ends = float(ndtri(probability)), float(stdtrit(2 * shape, probability))
+        ends = (
+            float(scipy.special.ndtri(probability)),
+            float(scipy.special.stdtrit(2 * shape, probability)),
+        )
         low, high = np.full_like(r, 0.5 * min(ends)), np.full_like(r, 1.5 * max(ends))
         return invert_cdf(cdf, probability, low, high)
 
@@ -395,4 +398,6 @@ def _interpolate_student_t(shape: np.ndarray, distance: np.ndarray) -> np.ndarra
 @lru_cache(maxsize=16)
 def _tabulate_student_t(shape: float) -> np.ndarray:
     inner = _TABLE[1:-1]
-    return np.concatenate([[0.0], stdtr(2 * shape, inner / np.sqrt(1 - inner**2)), [1.0]])
+    return np.concatenate(
+        [[0.0], scipy.special.stdtr(2 * shape, inner / np.sqrt(1 - inner**2)), [1.0]]
+    )

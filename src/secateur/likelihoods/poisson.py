@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy  # its submodules are imported when they are first used
 from jax import Array
 from jax.tree_util import register_dataclass
-from scipy.special import pdtr
 
 from secateur.distributions import Normal
 from secateur.distributions.special import stirling_remainder
@@ -84,7 +84,9 @@ class PoissonLikelihood(WithoutNoise):
         deviation = np.sqrt(components.variance)
         for node, weight in zip(_NODES, _WEIGHTS, strict=True):
             rates = np.exp(components.mean + deviation * node)
-            total += weight * np.mean(pdtr(np.floor(np.maximum(values, 0)), rates), axis=0)
+            total += weight * np.mean(
+                scipy.special.pdtr(np.floor(np.maximum(values, 0)), rates), axis=0
+            )
         return np.where(values < 0, 0.0, total)
 
     def predictive_quantile(

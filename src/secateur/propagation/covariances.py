@@ -33,8 +33,8 @@ class Loads:
     """The value is ``mean + Σ_k stack[k]·ξ_k + rest``, ξ_k the standard Normal called ``keys[k]``.
 
     Attributes:
-        keys: names of the sources (static).
-        stack: loads, the source's axis first; None where there are no sources.
+        keys: Names of the sources (static).
+        stack: Loads, the source's axis first; None where there are no sources.
     """
 
     keys: tuple[Key, ...] = ()

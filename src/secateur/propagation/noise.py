@@ -14,8 +14,8 @@ class FreshNoise:
     """Noise drawn as it is needed; every draw folds a number of its own into the key.
 
     Args:
-        key: a JAX random key, or None for a model that is not supposed to draw.
-        who: what needs it, for the error message.
+        key: A JAX random key, or None for a model that is not supposed to draw.
+        who: What needs it, for the error message.
     """
 
     def __init__(self, key: Array | None, who: str) -> None:
@@ -43,8 +43,8 @@ class DrawnNoise:
     than in every step.
 
     Args:
-        numbers: a vector of standard Normal numbers, at least `DrawnNoise.length(...)` of them.
-        key: a JAX random key, for those who want one: loops of unknown length, and very long ones.
+        numbers: A vector of standard Normal numbers, at least `DrawnNoise.length(...)` of them.
+        key: A JAX random key, for those who want one: loops of unknown length, and very long ones.
     """
 
     def __init__(self, numbers: Array, key: Array) -> None:

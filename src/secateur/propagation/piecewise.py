@@ -1,4 +1,4 @@
-"""Piecewise linear functions: found in a group of equations, integrated in closed form."""
+"""Piecewise linear functions in a group of equations, and their moments in closed form."""
 
 from __future__ import annotations
 

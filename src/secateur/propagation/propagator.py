@@ -56,12 +56,12 @@ class Propagator(LoopPropagator):
     """One pass over a program with plain and uncertain values.
 
     Args:
-        program: flat equations.
+        program: Flat equations.
         how: "moments", "independent" or "local".
-        key: noise for "local": a key, or a source of noise (see `secateur.propagation.noise`).
-        ledger: collects coverage rows, or None.
-        recurrence: inside a loop body under "moments", what the steps share.
-        closed_sigmoids: whether σ and tanh have closed moments in float32. They are shaped for XLA
+        key: Noise for "local": a key, or a source of noise (see `secateur.propagation.noise`).
+        ledger: Collects coverage rows, or None.
+        recurrence: Inside a loop body under "moments", what the steps share.
+        closed_sigmoids: Whether σ and tanh have closed moments in float32. They are shaped for XLA
             (loops over long vectors of all rows); a graph in another language needs quadrature,
             which is a few plain operations.
     """

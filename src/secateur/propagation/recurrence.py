@@ -52,8 +52,8 @@ class Recurrence:
     """The state one step hands to the next, and the step's own notes.
 
     Attributes:
-        load_keys: for each carried value, the sources it may depend on.
-        products: index of a product's equation → shapes of what a step remembers of it.
+        load_keys: For each carried value, the sources it may depend on.
+        products: Index of a product's equation → shapes of what a step remembers of it.
     """
 
     load_keys: list[tuple[Key, ...]]

@@ -46,8 +46,8 @@ def propagate(f: Callable, how: str) -> Callable:
       times faster to compile and to run, with variances that are too small.
 
     Args:
-        f: any pure JAX function ``f(params, *args)``, with arrays (or pytrees of them) as results.
-        how: one of the names above.
+        f: Any pure JAX function ``f(params, *args)``, with arrays (or pytrees of them) as results.
+        how: One of the names above.
 
     Returns:
         ``forward(key, beliefs, *args)``. ``beliefs`` is the params pytree with ``Normal`` leaves
@@ -72,9 +72,9 @@ def make_forward(f: Callable, how: str, *, closed_sigmoids: bool = True) -> Call
     """Return `propagate(f, how)`, with a choice of how σ and tanh are integrated.
 
     Args:
-        f: as in `propagate`.
-        how: as in `propagate`.
-        closed_sigmoids: see `Propagator`.
+        f: See `propagate`.
+        how: See `propagate`.
+        closed_sigmoids: See `Propagator`.
     """
     if how not in ALGORITHMS:
         raise ValueError(f"how={how!r} is not an algorithm. Supported: {', '.join(ALGORITHMS)}.")
@@ -203,9 +203,9 @@ def coverage(f: Callable, params: Any, *args: Any, how: str = "moments") -> Cove
     - ``independent``: the operands are correlated, and count as independent.
 
     Args:
-        f: the model function.
-        params: its parameters: plain arrays (every floating one counts as uncertain) or beliefs.
-        *args: its other arguments.
+        f: The model function.
+        params: Its parameters: plain arrays (every floating one counts as uncertain) or beliefs.
+        *args: Its other arguments.
         how: "moments", "independent" or "local".
 
     Returns:

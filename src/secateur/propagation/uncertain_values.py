@@ -25,14 +25,14 @@ class Uncertain:
     """A Gaussian belief about an intermediate array, and how it hangs together with others.
 
     Attributes:
-        mean: means.
-        variance: variances, same shape.
-        loads: first-order dependence on sources it shares with other values, element by element.
-        entangled: axes along which elements may be correlated (static).
-        ancestors: the uncertain inputs this value depends on (static).
-        steady: inside a loop body, True for what does not change from step to step.
-        sums_to_one: axis along which the elements sum to one (a softmax), if any.
-        neighbours: covariance with the element some places before, where known.
+        mean: Means.
+        variance: Variances, same shape.
+        loads: First-order dependence on sources it shares with other values, element by element.
+        entangled: Axes along which elements may be correlated (static).
+        ancestors: The uncertain inputs this value depends on (static).
+        steady: Inside a loop body, True for what does not change from step to step.
+        sums_to_one: Axis along which the elements sum to one (a softmax), if any.
+        neighbours: Covariance with the element some places before, where known.
     """
 
     mean: Array

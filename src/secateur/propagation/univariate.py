@@ -36,9 +36,9 @@ def extend_group(
     """The group that ``equation`` extends, or None where it is not a function of one value only.
 
     Args:
-        equation: the next equation.
-        groups: the groups that end in earlier slots.
-        is_uncertain: whether an atom is uncertain.
+        equation: The next equation.
+        groups: The groups that end in earlier slots.
+        is_uncertain: Whether an atom is uncertain.
     """
     if equation.name not in primitives.UNIVARIATE:
         return None
@@ -98,8 +98,8 @@ def shared_slots(program: Program, *, elementwise_only: bool = False) -> set[Slo
     """Slots whose uncertainty reaches several places, so that those are correlated.
 
     Args:
-        program: flat equations.
-        elementwise_only: leave out what is used by anything that is not element by element.
+        program: Flat equations.
+        elementwise_only: Leave out what is used by anything that is not element by element.
     """
     groups: dict[Slot, UnivariateGroup] = {}
     uses: dict[Slot, set] = {}
@@ -166,8 +166,8 @@ class PieceSearch(Interpreter):
     """What a group is made of: the pieces of every value, None where it is not piecewise linear.
 
     Attributes:
-        kinks: places of the kinks.
-        all_known: whether those are all kinks.
+        kinks: Places of the kinks.
+        all_known: Whether those are all kinks.
     """
 
     def __init__(self, group: UnivariateGroup) -> None:
@@ -207,11 +207,11 @@ def moments(
     """Moments of a whole group of elementwise equations as one function of its root.
 
     Args:
-        group: the equations.
-        mean: means of the root.
-        variance: variances of the root.
-        read: returns the value of an operand from outside the group.
-        closed_sigmoids: whether to use the closed moments of σ and tanh where they are accurate.
+        group: The equations.
+        mean: Means of the root.
+        variance: Variances of the root.
+        read: Returns the value of an operand from outside the group.
+        closed_sigmoids: Whether to use the closed moments of σ and tanh where they are accurate.
     """
     closed = _closed_form(group, mean, variance, read, closed_sigmoids)
     if closed is not None:

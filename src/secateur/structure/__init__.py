@@ -1,4 +1,4 @@
-"""Whole units of a network: what belongs together, found from the function itself."""
+"""Whole units of a network, from the function itself; a module `units` would clash with `units`."""
 
 from secateur.structure.unit_search import Unit, Units, units
 

@@ -14,7 +14,7 @@ class LabelRules(Interpreter):
     """The part of `UnitSearch` that passes labels through single equations.
 
     Attributes:
-        partition: of the labels, for the whole function.
+        partition: Partition of the labels, for the whole function.
     """
 
     partition: Partition

@@ -23,9 +23,9 @@ class AxisLabels:
     """The labels along each axis of a value, and where the value vanishes with them.
 
     Attributes:
-        labels: one array for each axis.
-        vanishes: by axis, whether the elements of a unit are exactly 0 once its weights are.
-        zero: whether it is a constant 0.
+        labels: One array for each axis.
+        vanishes: By axis, whether the elements of a unit are exactly 0 once its weights are.
+        zero: Whether it is a constant 0.
     """
 
     labels: tuple[Labels, ...]

@@ -56,8 +56,8 @@ class Units:
     """All units of a model function.
 
     Attributes:
-        units: in no particular order of importance.
-        axes: with the structure of the params: for every array a tuple with, for each axis, the
+        units: Units, in no particular order.
+        axes: With the structure of the params: for every array a tuple with, for each axis, the
             number of the unit of each element (−1 for none); None for other leaves.
     """
 
@@ -89,9 +89,9 @@ def units(f: Callable[[Any, Any], Any], params: Any, x: Any) -> Units:
     with weights of its own: with all its weights 0 it has no influence, and can be taken out.
 
     Args:
-        f: any pure JAX function `f(params, x)`; the first axis of `x` counts rows.
-        params: its weights.
-        x: inputs of the right shapes; their values do not matter.
+        f: Any pure JAX function `f(params, x)`; the first axis of `x` counts rows.
+        params: Its weights.
+        x: Inputs of the right shapes; their values do not matter.
 
     Returns:
         The `Units`. Outputs are not units, nor is anything that is summed or normalised over,
@@ -114,13 +114,13 @@ class UnitSearch(LabelRules):
     """The walk that labels the axes of every value of a function.
 
     Args:
-        program: flat equations.
-        partition: of the labels, for the whole function.
+        program: Flat equations.
+        partition: Partition of the labels, for the whole function.
 
     Attributes:
-        bodies: by the number of an equation, the walks of its loop body, branches or recomputed
+        bodies: By the number of an equation, the walks of its loop body, branches or recomputed
             part. A loop's is the last one, in which nothing changed any more.
-        results: labels of the program's outputs.
+        results: Labels of the program's outputs.
     """
 
     def __init__(self, program: Program, partition: Partition) -> None:
@@ -215,7 +215,7 @@ class LabelledInterpreter(Interpreter):
     """A walk that knows the labels of every value, and the bodies of all control flow.
 
     Args:
-        search: the walk that labelled the program's values.
+        search: The walk that labelled the program's values.
     """
 
     def __init__(self, search: UnitSearch) -> None:
@@ -240,14 +240,14 @@ class LabelledFunction:
     """A model function with labels on the axes of all its values.
 
     Attributes:
-        partition: of the labels.
-        search: the walk over its equations; its inputs are the arrays of the params, then of x.
-        leaves: of the params, with their paths.
-        structure: of the params.
-        is_array: for each leaf.
-        weights: the labels of each array of the params.
-        data: the labels of each array of x.
-        result_structure: the pytree structure of what the function returns.
+        partition: Partition of the labels.
+        search: The walk over its equations; its inputs are the arrays of the params, then of x.
+        leaves: Leaves of the params, with their paths.
+        structure: Pytree structure of the params.
+        is_array: Whether each leaf is an array.
+        weights: The labels of each array of the params.
+        data: The labels of each array of x.
+        result_structure: The pytree structure of what the function returns.
     """
 
     partition: Partition

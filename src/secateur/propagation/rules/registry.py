@@ -79,10 +79,10 @@ def register_rule(
     primitive's. It returns an array or a ``Normal`` (a list of them for several results).
 
     Args:
-        primitive: a JAX primitive or its name as it stands in the jaxpr.
-        exactness: one of "exact", "moment-matched", "quadrature", "first-order", "independent";
+        primitive: A JAX primitive or its name as it stands in the jaxpr.
+        exactness: One of "exact", "moment-matched", "quadrature", "first-order", "independent";
             shown by ``coverage``.
-        linear: the rule is a linear map of its uncertain operands, so ``local`` may use it too.
+        linear: The rule is a linear map of its uncertain operands, so ``local`` may use it too.
 
     Returns:
         A decorator.
