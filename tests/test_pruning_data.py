@@ -61,7 +61,9 @@ def test_a_model_pruned_by_force_grows_back():
     assert forced.live_weights <= 8
     grown = sc.prune(forced, (x, y), key=KEY, grow=True, progress=False)
     print(direct, forced, grown, sep="\n")
-    assert grown.free_energy <= 1.02 * direct.free_energy
+    # Which minimum it grows back to is chance; most of what the force cost must come back.
+    cost = forced.free_energy - direct.free_energy
+    assert forced.free_energy - grown.free_energy >= 0.9 * cost > 0
 
 
 def test_new_data_in_three_batches():
