@@ -22,7 +22,7 @@ test: .venv/.installed-dev ## all tests
 	$(BIN)/python $(PYTEST)
 
 test-fast: .venv/.installed-dev ## the quick tests of every kind, for daily work (a minute or so)
-	$(BIN)/python $(PYTEST) --fast --durations=10 --durations-min=2
+	$(BIN)/python $(PYTEST) --fast --durations=10 --durations-min=1
 
 test-versions: ## all tests on every Python of VERSIONS ("3.11 3.12 3.13") that is here
 	@PYTEST='$(PYTEST)' .ci/test-versions $(VERSIONS)

@@ -23,7 +23,6 @@ compile_quickly()
 
 # ruff: noqa: E402
 import gc
-from collections import defaultdict
 
 import jax
 import pytest
@@ -32,31 +31,25 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_enable_compilation_cache", False)
 
-# Of a parametrised test, `make test-fast` runs this many cases, spread over all of them.
-FAST_CASES = 3
-
-
 def pytest_addoption(parser):
     parser.addoption(
         "--fast",
         action="store_true",
-        help=f"leave out tests marked slow, and all but {FAST_CASES} cases of each other test",
+        help="one case of every test in tests/, but for those marked slow",
     )
 
 
 def pytest_collection_modifyitems(config, items):
     if not config.getoption("--fast"):
         return
-    cases = defaultdict(list)
+    kept = {}
     for item in items:
-        if item.get_closest_marker("slow") is None:
-            cases[item.nodeid.partition("[")[0]].append(item)
-    kept = set()
-    for group in cases.values():
-        step = max(1, -(-len(group) // FAST_CASES))
-        kept.update(group[::step])
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = [item for item in items if item in kept]
+        is_doctest = isinstance(item, pytest.DoctestItem)
+        if not is_doctest and item.get_closest_marker("slow") is None:
+            kept.setdefault(item.nodeid.partition("[")[0], item)
+    chosen = set(kept.values())
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = [item for item in items if item in chosen]
 
 
 # Every compiled program takes about five memory maps of the 65 530 that Linux gives a process;

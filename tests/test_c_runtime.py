@@ -349,6 +349,7 @@ def test_only_what_is_needed_is_written():
         integers.multiplier_and_shift(0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["host", "gcc", "zig"])
 def test_each_function_compiles_with_nothing_unused(tmp_path, compiler):
     if compiler not in (*(["host"] if HAS_CC else []), *cortex.available()):

@@ -60,6 +60,7 @@ def elements(tree):
     return sum(np.size(leaf) for leaf in jax.tree.leaves(means(tree)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", SIZED_MODELS, ids=lambda build: build.__name__)
 def test_a_compacted_network_is_the_same_function(build):
     shape, _ = SIZED_MODELS[build]
@@ -89,6 +90,7 @@ def test_a_compacted_network_is_the_same_function(build):
     assert len(left) - gone.sum() >= len(sc.units(small.model.f, small.model.params, x[:2]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("activation", "dtype"), [("relu", "float64"), ("sigmoid", "float32")])
 def test_mean_and_variance_are_the_same_under_moments(activation, dtype):
     network = Dense(4, hidden=(12, 8), outputs=2, activation=activation)
@@ -134,6 +136,7 @@ def live_units(layers, inputs=True):
     return [sorted(u for layer, u in hidden if layer == i) for i in range(len(masks))]
 
 
+@pytest.mark.slow
 def test_what_goes_is_what_reachability_says():
     f, params = sized_hand_mlp(Sizes(inputs=3, hidden=6, other=5))
     for seed in range(24):
@@ -171,6 +174,7 @@ def test_nothing_dead_nothing_changed():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_dead_inputs_go_on_request_and_scaling_with_them():
     network = Dense(4, hidden=(5,), outputs=2)
     beliefs = believed(network.init(jax.random.key(0)))
@@ -193,6 +197,7 @@ def test_dead_inputs_go_on_request_and_scaling_with_them():
     assert [(r.kind, r.unread) for r in small.compaction.removed] == [("input", (1, 3))]
 
 
+@pytest.mark.slow
 def test_a_gru_unit_goes_when_unread_and_when_always_zero():
     network = Gru(2, units=5, outputs=2)
     beliefs = believed(network.init(jax.random.key(0)))
@@ -220,6 +225,7 @@ def test_a_gru_unit_goes_when_unread_and_when_always_zero():
         assert largest_gap(expected, jax.jit(small.model.f)(small.model.params, x)) < 1e-6
 
 
+@pytest.mark.slow
 def test_sizes_written_into_a_function_stay_in_it():
     """A width under a root, and a constant of the function's own along the units."""
     slopes = np.linspace(0.5, 1.5, 6)
@@ -243,6 +249,7 @@ def test_sizes_written_into_a_function_stay_in_it():
     assert largest_gap(*(m.predict(x).weight_variance for m in (result, small))) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", [Dense(3, hidden=(6, 5), outputs=2), Gru(3, 5, 2)], ids=repr)
 def test_the_networks_of_secateur_stay_what_they_are(network):
     shape = (ROWS, 3) if isinstance(network, Dense) else (ROWS, 4, 3)

@@ -134,6 +134,7 @@ def test_inputs_in_a_pytree_and_leaves_that_are_no_arrays():
     assert [a.tolist() for a in small.compaction.kept_inputs.values()] == [[0, 1, 2], [0, 1]]
 
 
+@pytest.mark.slow
 def test_a_compacted_model_is_saved_loaded_pruned_and_updated(tmp_path):
     network, key = Dense(3, hidden=(6,), outputs=2), jax.random.key(0)
     y = X @ RNG.normal(size=(3, 2))

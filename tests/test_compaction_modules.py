@@ -45,6 +45,7 @@ def nnx_parts(name):
     return nnx.Sequential(nnx.RNN(cell), lambda h: h[:, -1], last), (4, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["conv", "gru", "lstm", "optimised"])
 def test_nnx(name):
     module, shape = nnx_parts(name)
@@ -77,6 +78,7 @@ def test_nnx_layers_of_ones_own_are_refused():
         sc.shrink_module(small, Own())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["GRUCell", "LSTMCell", "Conv1d", "MLP"])
 def test_equinox(kind):
     eqx = pytest.importorskip("equinox")
@@ -111,6 +113,7 @@ def test_equinox(kind):
         sc.shrink_module(small, readout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "functional"), [("Conv2D", True), ("GRU", False), ("LSTM", False)]
 )

@@ -97,6 +97,7 @@ def test_mean_and_variance_are_scipys(name):
     np.testing.assert_allclose(case.member.variance, variance, rtol=1e-13)
 
 
+@pytest.mark.slow
 @each
 def test_samples_have_the_moments(name):
     """Oracle: the distribution's own mean and variance, within five standard errors."""

@@ -381,6 +381,7 @@ def run(tmp_path_factory):
     return place / "out", place / "table.csv"
 
 
+@pytest.mark.slow
 def test_the_command_writes_files_record_and_report(run):
     folder, table = run
     wishes = ("--to", "c", "--quantise", "int16x8", "--optimise", "speed", "--no-measure")

@@ -63,6 +63,7 @@ def in_all_styles(folder, graph, name):
     ]
 
 
+@pytest.mark.slow
 def test_activations(tmp_path):
     """Held against JAX in float64 on 300 rows, all of them in one library."""
     params = parameters(*MLP)
@@ -125,6 +126,7 @@ def quantised_graphs(name, modes):
     return made, rows, {mode: quantise_graph(made, mode) for mode in modes}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dense", "gelu", "NHWC", "NCHW", "normalised", "gru", "lstm"])
 def test_quantised_networks(name, tmp_path):
     """Integers to the bit on 300 calls, rounded weights in floats to 1e-5."""
@@ -185,6 +187,7 @@ def several(tmp_path_factory):
     return folder, sources
 
 
+@pytest.mark.slow
 def test_no_undefined_behaviour(several):
     """Under sanitizers: also for inputs that are huge, infinite or no numbers."""
     folder, sources = several
@@ -274,6 +277,7 @@ def test_self_tests_pass_and_notice_changes(several):
     assert self_test(folder, "dense_int8", text) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["gcc", "zig"])
 def test_on_an_emulated_cortex_m4(several, compiler):
     """The self-test passes there, outputs are Python's, and instructions are the same each time."""

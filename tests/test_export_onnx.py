@@ -73,6 +73,7 @@ def assert_runs_like(content, f, params, x, graph=None):
         np.testing.assert_allclose(steps, truth, rtol=0, atol=1e-5 * np.abs(truth).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_models_of_all_libraries(case):
     """The steps in NumPy, cells found in loops, and the ONNX model: each of them is the model."""
@@ -285,6 +286,7 @@ def test_inputs_far_from_zero_keep_their_digits():
     np.testing.assert_allclose(run(content, x)["mean"], truth, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_moments_of_a_convolutional_network():
     (case,) = (c for c in zoo.CASES if c.name == "nnx CNN")
     f, params, x, _ = case.build()

@@ -106,6 +106,7 @@ def test_a_loaded_model_is_saved_again_as_it_was(loaded, path):
     assert path.read_bytes() == content
 
 
+@pytest.mark.slow
 def test_a_loaded_model_can_be_pruned_updated_and_fitted(fitted, path):
     sc.save(fitted, path)
     loaded = sc.load(path)
@@ -127,6 +128,7 @@ def test_a_loaded_model_can_be_pruned_updated_and_fitted(fitted, path):
     assert sc.fit(loaded.model, (X, Y), key=KEY, epochs=2, progress=False).epochs == 2
 
 
+@pytest.mark.slow
 def test_a_sampling_model_draws_the_same_samples(path):
     network = Gru(2, units=2, outputs=2)
     x, y = RNG.normal(size=(12, 3, 2)), RNG.normal(size=(12, 2))

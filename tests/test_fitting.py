@@ -159,6 +159,7 @@ PRIORS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prior", "apart"),
     [("normal", False), ("normal", True), ("laplace", False), ("normals", False), ("mixed", True)],
@@ -215,6 +216,7 @@ def test_the_gradient_of_cutting_vectors_is_their_concatenation(apart, monkeypat
         np.testing.assert_allclose(a, b)
 
 
+@pytest.mark.slow
 def test_empirical_bayes_finds_the_variance_of_least_complexity():
     """Oracle: the mean of (θ − mean)² under q is where ∂KL/∂σ_p² = 0; any other is worse."""
     found = fit(model(), (X, Y), empirical_bayes=True)
@@ -239,6 +241,7 @@ def test_certain_leaves_and_objects_pass_through():
     assert isinstance(found.beliefs["w1"], sc.Normal)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("likelihood", "targets", "outputs"),
     [
@@ -326,6 +329,7 @@ def test_a_stream_gives_what_arrays_give(fitted):
         assert found.free_energy == pytest.approx(fitted.free_energy, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_stream_in_several_blocks(monkeypatch):
     """Oracle: arrays, trained with the same budget; rows reach training in another order."""
     monkeypatch.setattr("secateur.training.sources._BLOCK_ROWS", 32)
@@ -473,6 +477,7 @@ def test_the_rate_stays_and_falls_while_the_complexity_has_its_weight():
 # --- several runs in one program ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_restarts_keep_the_lowest(fitted):
     found = fit(model(), (X, Y), restarts=4)
     assert len(found.restarts) == 4
@@ -633,6 +638,7 @@ def test_bad_types_and_options_are_refused():
         fit(sc.BayesianModel(lambda p, x: (net(p, x), x), params()), (X, Y))
 
 
+@pytest.mark.slow
 def test_what_is_documented_to_work_works():
     """Integer targets are numbers; a batch over N is all rows; float64 tables need no x64."""
     import pandas
@@ -664,6 +670,7 @@ def test_a_value_that_is_not_finite_stops_with_the_last_good_state():
     assert np.isfinite(last_good.history.free_energy).all()
 
 
+@pytest.mark.slow
 def test_a_restart_that_fails_does_not_stop_the_others():
     def sometimes(w, x):
         return x @ w["w"] + jnp.where(w["switch"] > 0.0, jnp.inf, 0.0)

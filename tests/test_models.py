@@ -307,6 +307,7 @@ def test_local_samples_agree_with_monte_carlo(subject: Subject, table: list[str]
         check_close(label, table, ours.mean, ours.variance, truth, sd_tolerance=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "subject",
     parameters(c for c in CASES if c.name in SAMPLED_GLOBALLY),

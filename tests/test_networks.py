@@ -77,6 +77,7 @@ def test_a_gru_is_that_of_cho_et_al(gru):
     np.testing.assert_allclose(network(params, x), expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_moments_of_a_gru(gru):
     # Oracle: 10 000 draws of all weights; the rule for loops is first-order, so within 15 %.
     network, params, x = gru

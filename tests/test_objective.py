@@ -83,6 +83,7 @@ def test_free_energy_at_the_exact_posterior_is_the_evidence(outputs, jit):
     np.testing.assert_allclose(total(other) - given, other.kl(q).sum(), rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_with_unknown_precision_it_is_a_bound():
     """Oracle: ln p(Y) = ln ∫ p(γ) p(Y | γ) dγ by one-dimensional quadrature.
 

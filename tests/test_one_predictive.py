@@ -149,6 +149,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ask", "name"), CASES)
 def test_every_way_to_ask_gives_the_same_answer(ask, name, tmp_path):
     expected, answers = ask_model(name, tmp_path), ask(name, tmp_path)

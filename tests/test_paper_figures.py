@@ -20,6 +20,8 @@ from secateur.paper import boston_sweeps, figures, protocol
 from secateur.paper.boston_sweeps import SweepOptions
 from secateur.pruning.curves import Curve, Sweep
 
+pytestmark = pytest.mark.slow  # its trainings
+
 FIGURE1 = ("figure1.png", "figure1.svg", "figure1.csv")
 RATES = np.array([0.0, 0.01, 0.5, 0.9, 0.99])
 OPTIONS = SweepOptions(epochs=2)

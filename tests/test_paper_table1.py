@@ -75,6 +75,7 @@ def test_signals_share_a_job_for_each_seed_and_the_longest_come_first():
     assert len({job.name for job in jobs}) == len(jobs)
 
 
+@pytest.mark.slow
 def test_an_experiment_trains_cuts_and_prunes(monkeypatch):
     """Oracle: the record's own promises, on data that a few epochs can learn."""
     monkeypatch.setattr(datasets, "load", small_set)

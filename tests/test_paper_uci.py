@@ -111,6 +111,7 @@ def test_the_recipe_of_lower_free_energy_after_pruning_is_kept(results):
         assert split["pruned"] == after[best][0].pruned_fraction
 
 
+@pytest.mark.slow
 def test_the_recipe_is_chosen_on_the_first_splits_and_the_best_restart_by_free_energy(
     data, monkeypatch
 ):

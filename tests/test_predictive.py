@@ -297,6 +297,7 @@ def answers(prediction, name):
     return [*parts, prediction.quantiles([0.1, 0.7]), prediction.cdf(to_data(name, 0.4))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "inference"),
     [

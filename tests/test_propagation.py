@@ -93,6 +93,7 @@ def test_noise_in_a_scan_is_fresh_in_every_step():
     np.testing.assert_allclose(draws.var(), 5 * one, rtol=0.05)
 
 
+@pytest.mark.slow
 def test_weights_shared_by_all_steps_keep_their_correlation():
     """Oracle: Monte Carlo with one draw of the weights for all steps."""
     params, x = gru_params(), jnp.sin(jnp.arange(8.0) * 0.4).reshape(1, 8, 1)
@@ -195,6 +196,7 @@ def test_a_value_that_meets_itself_is_not_independent_of_itself(f):
     np.testing.assert_allclose(result.variance, variance, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_residual_connection_keeps_the_covariance_of_its_branches():
     """Oracle: Monte Carlo. A diagonal layer's branch moves with the input it is added to."""
     x = sc.Normal(jnp.asarray([[1.0, -0.5]]), jnp.asarray([[0.3, 0.4]]))
@@ -210,6 +212,7 @@ def test_a_residual_connection_keeps_the_covariance_of_its_branches():
 # --- transformations around and inside ----------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_jit_vmap_and_grad_outside():
     params, x = mlp_params(3, 6, 1), jax.random.normal(KEY, (5, 3))
     beliefs = normals(params)
@@ -490,6 +493,7 @@ def recurrent(params, x):
     return jax.lax.scan(step, jnp.zeros((x.shape[1], 4)), x)[0]
 
 
+@pytest.mark.slow
 def test_a_loop_draws_its_noise_beforehand_or_in_its_steps(monkeypatch):
     """Oracle: the recursion by hand, with independent draws of every step's sums."""
     k1, k2, k3 = jax.random.split(KEY, 3)

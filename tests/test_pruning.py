@@ -135,6 +135,7 @@ def test_the_estimate_is_the_change_and_the_best_sub_model_is_found():
 # --- data from a known sparse model ------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_weights_of_a_sparse_linear_model_are_found():
     """Ten data sets at once: hardly a true weight goes, nearly all others do."""
     rng = np.random.default_rng(2)
@@ -246,6 +247,7 @@ def test_of_two_models_of_the_same_free_energy_the_smaller_one_is_returned():
     assert np.flatnonzero(pruned.beliefs.variance).tolist() == [0]
 
 
+@pytest.mark.slow
 def test_the_result_is_the_best_model_that_was_seen():
     rng = np.random.default_rng(4)
     x = rng.normal(size=(80, 12))
@@ -561,6 +563,7 @@ def test_the_estimate_for_units_is_the_sum_over_their_weights(bent):
 # --- other priors -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "prior",
     [sc.Normal(0.0, 4.0), sc.Laplace(0.0, 0.5), sc.ScaleMixture(0.5, 1.0, 1e-3)],

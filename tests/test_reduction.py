@@ -113,6 +113,7 @@ def test_gradient_of_delta_f(name):
     np.testing.assert_allclose(jax.jit(jax.grad(along))(0.0), expected, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 @eager_and_jit
 def test_no_reduced_posterior_is_plus_infinity(jit):
     """Oracle: the integral diverges, so −ln E_q[p̃/p] has no value; the belief is left as it is."""

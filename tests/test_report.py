@@ -21,7 +21,8 @@ from secateur.report.page import render_page
 from secateur.report.record import describe_history
 from secateur.trained import History
 
-pytestmark = pytest.mark.xdist_group("report")  # the runs are made once
+# The runs are made once.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("report")]
 
 
 @pytest.fixture(scope="module", params=["regression", "classification"])

@@ -7,6 +7,7 @@ from run_records import SCRIPT, run
 from secateur import report
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.xdist_group("report"),
     pytest.mark.skipif(
         chromium() is None,

@@ -239,6 +239,7 @@ def test_models_that_sample_predict_what_moments_say(run, classes, data):
 SPELLINGS = {"texts": ("v2.0", "True", "none"), "numbers": ("01", "1e3", "2.0")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SPELLINGS)
 def test_classes_survive_every_command(kind, data, tmp_path):
     """Oracle: the texts of the table."""
@@ -489,6 +490,7 @@ def test_likely_sets_hold_at_least_their_probability():
     assert find_likely_sets(chances, np.array([0, 1, 2]), 0.5).tolist() == [True, False, False]
 
 
+@pytest.mark.slow
 def test_the_demo_ends_with_its_report(tmp_path, monkeypatch, capsys):
     demo = Path(__file__).parent.parent / "examples" / "demo.py"
     monkeypatch.chdir(tmp_path)

@@ -60,6 +60,7 @@ def scikit_learns_checks():
     return pytest.mark.parametrize(names, chosen, **every.kwargs)
 
 
+@pytest.mark.slow
 @scikit_learns_checks()
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
@@ -153,6 +154,7 @@ def test_rows_are_answered_alike_in_every_company(regressor):
     np.testing.assert_allclose(regressor.predict(X[:1]), expected[:1], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_model_that_samples_gives_every_row_the_same_answer():
     estimator = PrunedRegressor(inference="local", **SMALL | {"epochs": 3, "prune": False})
     estimator.fit(X, Y)
@@ -179,6 +181,7 @@ def test_names_of_columns_are_kept(regressor):
         estimator.predict(table[["depth", "height", "width"]])
 
 
+@pytest.mark.slow
 def test_a_grid_search_compiles_once_for_every_shape():
     # 6 folds of 10 rows: two shapes, 50 rows and, for the final model, all 60.
     grid = {"prior_variance": [0.5, 1.0], "epochs": [10, 20], "rate": [1e-3, 1e-2]}

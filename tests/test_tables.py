@@ -284,6 +284,7 @@ def mutated(rng, content):
     return bytes(data)
 
 
+@pytest.mark.slow
 def test_600_damaged_tables_never_end_in_a_traceback(tmp_path):
     """Whatever is done to a table, it is read, or refused with a `TableError` and nothing else."""
     rng = np.random.default_rng(20240607)
