@@ -31,6 +31,7 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_enable_compilation_cache", False)
 
+
 def pytest_addoption(parser):
     parser.addoption(
         "--fast",

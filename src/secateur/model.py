@@ -21,15 +21,15 @@ class BayesianModel:
         p(Y, θ, γ) = p(Y | f(θ, X), γ) p(θ) p(γ)
 
     Args:
-        f: any pure JAX function `f(params, x)`; rows of data are the first axis of `x` and of the
+        f: Any pure JAX function `f(params, x)`. Rows of data are the first axis of `x` and of the
             result.
-        params: the weights: any pytree, from any library. Where the means of training start, and
-            what says which shapes there are.
-        likelihood: how targets scatter around the function; see `secateur.likelihoods`.
-        prior: of the weights: one distribution for all, or one per leaf; see `secateur.priors`.
+        params: Weights, in any pytree and from any library. Training starts from them.
+        likelihood: How targets scatter around the function; see `secateur.likelihoods`.
+        prior: Prior of the weights: one distribution for all, or one per leaf; see
+            `secateur.priors`.
         inference: `"moments"`, `"independent"`, `"local"` or `"global"`; see `secateur.propagate`.
-        where: which leaves are uncertain, by default all of floating numbers; see
-            `secateur.believe`.
+        where: Choice of the leaves that are uncertain. Defaults to all arrays of floating-point
+            numbers; see `secateur.believe`.
 
     Example:
         >>> import jax.numpy as jnp

@@ -18,15 +18,16 @@ class ProgressUpdate(NamedTuple):
     """Where training is.
 
     Attributes:
-        epoch: passes over the data done.
-        epochs: at most so many are planned.
-        free_energy: of the last epoch, averaged over its steps, in nats; of the best restart.
-        complexity: its first part, nats.
-        accuracy: its second part, nats; free_energy = complexity − accuracy.
-        rate: learning rate of the last epoch.
-        phase: "training" or "cooling" (the rate falls to 0).
-        seconds: since the start of this call.
-        seconds_left: an estimate, if all planned epochs are needed; nan while there is none.
+        epoch: Number of passes over the data so far.
+        epochs: Maximum number of passes that is planned.
+        free_energy: Free energy of the last epoch in nats, averaged over its steps; of several
+            restarts, that of the best.
+        complexity: First part of the free energy, in nats.
+        accuracy: Second part, in nats; free_energy = complexity − accuracy.
+        rate: Learning rate of the last epoch.
+        phase: "training", or "cooling" while the learning rate decays to 0.
+        seconds: Time since the start of this call.
+        seconds_left: Estimate of the time until all planned epochs are done; nan while unknown.
     """
 
     epoch: int

@@ -230,7 +230,8 @@ class Trained:
         if self.rounds:
             lines[1] = (
                 f"{self.weights_before} → {self.live_weights} weights "
-                f"({100 * self.pruned_fraction:.1f} % pruned) in {len(self.rounds)} rounds"
+                f"({100 * self.pruned_fraction:.1f} % pruned) in {len(self.rounds)} "
+                f"{'round' if len(self.rounds) == 1 else 'rounds'}"
             )
         if self.compaction is not None:
             parameters = self.compaction.parameters_before, self.compaction.parameters_after

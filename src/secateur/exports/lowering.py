@@ -9,7 +9,13 @@ import jax
 import numpy as np
 
 from secateur.equations import Equation, KnownValue, compat, read_program, trace_function
-from secateur.equations.primitives import CONTROL_FLOW
+from secateur.equations.primitives import (
+    CONTROL_FLOW,
+    IDENTITIES,
+    NUMERIC_REDUCTIONS,
+    REDUCTIONS,
+    WINDOWS,
+)
 from secateur.exports.constant_folding import evaluate_known, to_numbers
 from secateur.exports.graph import (
     ELEMENTWISE,
@@ -25,9 +31,6 @@ from secateur.exports.graph import (
 
 __all__ = ["lower_function", "lower_model"]
 
-_IDENTITY = {"copy", "copy_p", "reduce_precision", "stop_gradient", "optimization_barrier"}
-_REDUCTIONS = {f"reduce_{kind}": kind for kind in ("sum", "max", "min", "prod")}
-_WINDOWS = {"reduce_window_sum": "sum", "reduce_window_max": "max"}
 # Same operation, older or other name.
 _SAME = {"add_any": "add"}
 
@@ -105,7 +108,7 @@ class _Lowering:
     def lower_equation(self, node: Equation, operands: list[Atom]) -> list[Atom]:
         """Add the steps of one equation, and return its results."""
         name = _SAME.get(node.name, node.name)
-        if name in _IDENTITY:
+        if name in IDENTITIES:
             return operands
         if CONTROL_FLOW.get(name) == "remat":
             return self.run(*compat.open_jaxpr(node.params["jaxpr"]), operands)
@@ -113,7 +116,7 @@ class _Lowering:
             return evaluate_known(node, operands)  # type: ignore[arg-type]
         if name in ELEMENTWISE:
             return [self.add_elementwise(name, node, operands)]
-        rule = getattr(self, f"_{(_REDUCTIONS.get(name) and 'reduce') or name}", None)
+        rule = getattr(self, f"_{'reduce' if name in NUMERIC_REDUCTIONS else name}", None)
         if rule is None:
             raise ExportError(
                 f"'{node.name}' cannot be exported ({node.where}). Supported: dense layers, "
@@ -256,7 +259,7 @@ class _Lowering:
         if any(d != 1 for d in (*params["base_dilation"], *params["window_dilation"])):
             raise ExportError(f"dilated pooling cannot be exported ({node.where}).")
         return self.add_like(
-            "pool", operands[:1], node, kind=_WINDOWS[node.name],
+            "pool", operands[:1], node, kind=WINDOWS[node.name],
             window=tuple(params["window_dimensions"]), strides=tuple(params["window_strides"]),
             padding=tuple(map(tuple, params["padding"])),
         )  # fmt: skip
@@ -265,7 +268,7 @@ class _Lowering:
 
     def _reduce(self, node: Equation, operands: list[Atom]) -> Atom:
         axes = tuple(node.params["axes"])
-        return self.add_like("reduce", operands, node, kind=_REDUCTIONS[node.name], axes=axes)
+        return self.add_like("reduce", operands, node, kind=REDUCTIONS[node.name], axes=axes)
 
     def _reshape(self, node: Equation, operands: list[Atom]) -> Atom:
         return self.reshape(operands[0], node.outputs[0].shape, node)

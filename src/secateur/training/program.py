@@ -171,14 +171,26 @@ def warmth_at(schedule: Schedule, epoch: ArrayLike) -> Array:
     return jnp.clip(epoch / jnp.maximum(schedule.warm_epochs, 1e-9), 0, 1)
 
 
-def _run_epoch(
+class Batch(NamedTuple):
+    """What one step works on; with a leading axis of steps, a whole epoch."""
+
+    inputs: Any
+    targets: Array
+    counts: Array | None  # 1 for a row, 0 for padding; None if there is no padding
+    noise: tuple[Array, Array | None] | None  # see `_draw_noise`
+    rate: Array
+    warmth: Array
+    number: Array
+
+
+def _make_batches(
     spec: ProgramSpec,
-    constants: Constants,
     schedule: Schedule,
     state: TrainingState,
     data: tuple[Any, Array],
-) -> tuple[TrainingState, EpochRecord]:
-    """Pass over the rows once, in random batches."""
+    draw_count: int | None,
+) -> Batch:
+    """Shuffle the rows of an epoch and draw its noise, all at once."""
     inputs, targets = data
     rows, dtype = targets.shape[0], spec.layout.dtype
     batch_size = min(spec.batch_size, rows)
@@ -187,15 +199,8 @@ def _run_epoch(
     order = shuffle(shuffle_key, rows) if batches > 1 else jnp.arange(rows)
     indices, counts = deal(order, batch_size)
     take = partial(_take_batches, spec, indices)
-    forward = propagate(spec.f, spec.inference)
-    draw_count = None
-    if draws(spec.inference):
-        beliefs = spec.layout.beliefs(state.weights.beliefs(state.alive), constants.certain)
-        draw_count = DrawnNoise.length(
-            forward, beliefs, jax.tree.map(lambda a: a[:batch_size], inputs)
-        )
     steps = jnp.arange(batches)
-    batch_data = (
+    return Batch(
         jax.tree.map(take, inputs),
         take(targets),
         None if counts.all() else jnp.asarray(counts, dtype),
@@ -204,46 +209,72 @@ def _run_epoch(
         warmth_at(schedule, state.epoch + (steps + 1) / batches).astype(dtype),
         steps,
     )
+
+
+def _run_epoch(
+    spec: ProgramSpec,
+    constants: Constants,
+    schedule: Schedule,
+    state: TrainingState,
+    data: tuple[Any, Array],
+) -> tuple[TrainingState, EpochRecord]:
+    """Pass over the rows once, in random batches."""
+    rows, dtype = data[1].shape[0], spec.layout.dtype
+    batch_size = min(spec.batch_size, rows)
+    forward = propagate(spec.f, spec.inference)
+    draw_count = None
+    if draws(spec.inference):
+        beliefs = spec.layout.beliefs(state.weights.beliefs(state.alive), constants.certain)
+        example = jax.tree.map(lambda a: a[:batch_size], data[0])
+        draw_count = DrawnNoise.length(forward, beliefs, example)
     noise_share = min(1.0, batch_size / min(_NOISE_MEMORY, rows))
 
-    def step(carry: Any, batch: Any) -> tuple[Any, None]:
-        moved, memory, noise, noise_steps, sums, bad_step = carry
-        x, y, count, drawn, rate, warmth, number = batch
-
-        def objective(moved: tuple[Coordinates, Any]) -> tuple[Array, Any]:
-            weights, free = moved
-            beliefs = spec.layout.beliefs(weights.beliefs(state.alive), constants.certain)
-            prediction = forward(_take_noise(drawn, draw_count, dtype), beliefs, x)
-            if spec.conjugate_noise:
-                fresh = constants.likelihood.update_noise(
-                    jax.lax.stop_gradient(prediction), y, weights=count, size=schedule.size
-                )
-                # A step along the natural gradient; the first ones average what has been seen.
-                share = jnp.maximum(noise_share, 1 / (1 + noise_steps))
-                current = jax.tree.map(lambda old, new: old + share * (new - old), noise, fresh)
-            else:
-                current = jax.tree.map(jax.nn.softplus, free)
-            divergence = flat_complexity(weights, state.alive, state.prior)
-            parts = compute_parts(
-                divergence, constants.likelihood, current, prediction, y, weights=count
+    def compute_objective(
+        moved: tuple[Coordinates, Any], noise: Any, noise_steps: Array, batch: Batch
+    ) -> tuple[Array, Any]:
+        weights, free = moved
+        beliefs = spec.layout.beliefs(weights.beliefs(state.alive), constants.certain)
+        prediction = forward(_take_noise(batch.noise, draw_count, dtype), beliefs, batch.inputs)
+        targets, counts = batch.targets, batch.counts
+        if spec.conjugate_noise:
+            fresh = constants.likelihood.update_noise(
+                jax.lax.stop_gradient(prediction), targets, weights=counts, size=schedule.size
             )
-            accuracy = schedule.row_weight * parts.accuracy
-            value = warmth * divergence + parts.complexity_noise - accuracy
-            return value / schedule.size, (current, divergence, accuracy)
+            # A step along the natural gradient; the first ones average what has been seen.
+            share = jnp.maximum(noise_share, 1 / (1 + noise_steps))
+            noise = jax.tree.map(lambda old, new: old + share * (new - old), noise, fresh)
+        else:
+            noise = jax.tree.map(jax.nn.softplus, free)
+        divergence = flat_complexity(weights, state.alive, state.prior)
+        likelihood = constants.likelihood
+        parts = compute_parts(divergence, likelihood, noise, prediction, targets, weights=counts)
+        accuracy = schedule.row_weight * parts.accuracy
+        value = batch.warmth * divergence + parts.complexity_noise - accuracy
+        return value / schedule.size, (noise, divergence, accuracy)
 
-        gradient, (noise, divergence, accuracy) = jax.grad(objective, has_aux=True)(moved)
+    def step(carry: Any, batch: Batch) -> tuple[Any, None]:
+        moved, memory, noise, noise_steps, sums, bad_step = carry
+        gradient, (noise, divergence, accuracy) = jax.grad(compute_objective, has_aux=True)(
+            moved, noise, noise_steps, batch
+        )
         update, memory = spec.optimiser.update(gradient, memory, moved)
-        moved = jax.tree.map(lambda p, u: p + rate * u, moved, update)
+        moved = jax.tree.map(lambda p, u: p + batch.rate * u, moved, update)
         finite = jnp.isfinite(divergence - accuracy)
-        bad_step = jnp.where((bad_step < 0) & ~finite, number, bad_step)
+        bad_step = jnp.where((bad_step < 0) & ~finite, batch.number, bad_step)
         sums = (sums[0] + divergence, sums[1] + accuracy)
         return (moved, memory, noise, noise_steps + 1, sums, bad_step), None
 
-    zero = jnp.zeros((), dtype)
+    zero, no_step = jnp.zeros((), dtype), jnp.full((), -1)
     moved = select_moved(spec, state.weights, state.noise)
-    no_step = jnp.full((), -1)
     carry = (moved, state.memory, state.noise, state.noise_steps, (zero, zero), no_step)
-    carry, _ = jax.lax.scan(step, carry, batch_data)
+    carry, _ = jax.lax.scan(step, carry, _make_batches(spec, schedule, state, data, draw_count))
+    return _finish_epoch(spec, constants, state, carry, steps_per_pass(rows, batch_size))
+
+
+def _finish_epoch(
+    spec: ProgramSpec, constants: Constants, state: TrainingState, carry: Any, batches: int
+) -> tuple[TrainingState, EpochRecord]:
+    """Return the state after the steps of an epoch, and its record."""
     (weights, free), memory, noise, noise_steps, sums, bad_step = carry
     if not spec.conjugate_noise:
         noise = jax.tree.map(jax.nn.softplus, free)

@@ -74,14 +74,7 @@ class Trainer:
             raise ValueError("the models differ in structure. Give those of one fit_many.")
         self._flat_beliefs = [flat for _, flat, _ in layouts]
         self._flat_priors = _flatten_all_priors(layout, priors, training.empirical_bayes)
-        self.scalings = scalings or [
-            make_scaling(
-                columns,
-                inputs=recipe.standardise_inputs,
-                targets=recipe.standardise_targets and model.likelihood.free_units,
-            )
-            for columns in source.columns
-        ]
+        self.scalings = scalings or self._make_scalings()
         batch_size = min(recipe.batch_size, source.size)
         optimiser = training.optimiser or make_adam(layout, recipe.full_rate_width)
         self.spec = ProgramSpec(
@@ -100,14 +93,8 @@ class Trainer:
             lambda a: np.asarray(a) if isinstance(a, jax.Array) else a, model.likelihood
         )
         self.constants = Constants(self.place(certain), likelihood)
-        self._data: Block | None = None
+        self._data = self._stack_data()
         if isinstance(source, Arrays):
-            blocks = [
-                scaling.standardise(block, layout.dtype)
-                for block, scaling in zip(source.sets, self.scalings, strict=True)
-            ]
-            data = program.stack_runs(blocks)
-            self._data = jax.tree.map(lambda a: devices.put_rows(mesh, a, 1), data)
             self.steps = steps_per_pass(source.size, batch_size)
         else:
             self.steps = source.steps_per_pass(batch_size)
@@ -120,6 +107,26 @@ class Trainer:
             for s in self.scalings
         ]
         self.run_jacobians = np.resize(log_jacobians, self.runs)
+
+    def _make_scalings(self) -> list[Scaling]:
+        recipe, free_units = self.recipe, self.model.likelihood.free_units
+        return [
+            make_scaling(
+                columns,
+                inputs=recipe.standardise_inputs,
+                targets=recipe.standardise_targets and free_units,
+            )
+            for columns in self.source.columns
+        ]
+
+    def _stack_data(self) -> Block | None:
+        """Return all rows as the programs see them, with an axis of sets; None for a stream."""
+        if not isinstance(self.source, Arrays):
+            return None
+        dtype, mesh = self.spec.layout.dtype, self.training.mesh
+        pairs = zip(self.source.sets, self.scalings, strict=True)
+        data = program.stack_runs([scaling.standardise(block, dtype) for block, scaling in pairs])
+        return jax.tree.map(lambda a: devices.put_rows(mesh, a, 1), data)
 
     # --- beginning ------------------------------------------------------------------------------
 
