@@ -395,6 +395,9 @@ def train(
         The state, and a record for each epoch and run (the rest of CALL_LENGTH is zero).
     """
     run_epoch = partial(_run_epoch, spec, constants, schedule)
+    is_single = state.epoch.shape[0] == 1
+    if is_single:  # the axis of runs is dropped once, not in every epoch
+        state, data = _drop_all((state, data))
     # (Asking JAX for the shapes of a record would mean to trace an epoch twice.)
     dtype = spec.layout.dtype
     dtypes = EpochRecord(dtype, dtype, dtype, jnp.int32)
@@ -407,12 +410,18 @@ def train(
 
     def body(carry: Any) -> Any:
         number, state, records, _ = carry
-        state, record = map_runs(run_epoch, state, data=data)
+        if is_single:
+            state, record = run_epoch(state, data)
+        else:
+            state, record = map_runs(run_epoch, state, data=data)
         pairs = zip(records, record, strict=True)
         records = EpochRecord(*(all_.at[number].set(new.astype(all_.dtype)) for all_, new in pairs))
         return number + 1, state, records, jnp.any(record.bad_step < 0)
 
     _, state, records, _ = jax.lax.while_loop(should_go_on, body, (0, state, records, True))
+    if is_single:
+        state = jax.tree.map(_add_axis, state)
+        records = EpochRecord(*(r[:, None] for r in records))
     if spec.mesh is not None:
         places = placement(spec, (state, records))
         state, records = jax.lax.with_sharding_constraint((state, records), places)
