@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +25,6 @@ from secateur.likelihoods.base import (
     sum_outputs,
 )
 from secateur.likelihoods.integrals import log_expectation_exp, saturating_expm1
-
-# Gauss–Hermite nodes and weights for expectations under a standard Normal.
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(48)
-_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 
 @register_dataclass
@@ -82,7 +79,7 @@ class PoissonLikelihood(WithoutNoise):
         """Return P(y ≤ value), the log-rate integrated out by Gauss–Hermite quadrature."""
         total = np.zeros(np.broadcast_shapes(components.mean.shape[1:], np.shape(values)))
         deviation = np.sqrt(components.variance)
-        for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+        for node, weight in zip(*_make_normal_nodes(), strict=True):
             rates = np.exp(components.mean + deviation * node)
             total += weight * np.mean(
                 scipy.special.pdtr(np.floor(np.maximum(values, 0)), rates), axis=0
@@ -106,6 +103,13 @@ class PoissonLikelihood(WithoutNoise):
     def sample_targets(self, key: Array, noise: Noise, f: Array) -> Array:
         """Draw counts from log-rates."""
         return jax.random.poisson(key, jnp.exp(f))
+
+
+@cache
+def _make_normal_nodes() -> tuple[np.ndarray, np.ndarray]:
+    """Return Gauss–Hermite nodes and weights for expectations under a standard Normal."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(48)
+    return nodes, weights / weights.sum()
 
 
 def _at_best(count: Array) -> Array:
