@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import secateur as sc
+from secateur.compaction import compacting
+from secateur.distributions import Normal
 from secateur.networks import Dense
 from test_compaction import largest_gap, means
 from trained import believed, masked, pruned_by_force, trained
@@ -162,3 +164,16 @@ def test_what_is_refused():
     result = trained(mlp, believed(mlp_params()))
     with pytest.raises(ValueError, match="compact\\(trained, inputs=x\\)"):
         sc.compact(result)
+
+
+def test_variances_are_compared_up_to_the_rounding_of_squares():
+    """Oracle: a variance is E[f²] − E[f]², so float32 leaves it an error of a few ulps of E[f]²."""
+
+    def differ(dtype, change):
+        mean, variance = np.array([1.4], dtype), np.array([5e-3], dtype)
+        one, other = Normal(mean, variance), Normal(mean, variance + np.asarray(change, dtype))
+        return not compacting.are_same([one], [other])
+
+    assert not differ(np.float32, 2e-8)
+    assert differ(np.float32, 5e-6)  # a thousandth
+    assert differ(np.float64, 2e-8)
