@@ -25,12 +25,6 @@ def find_mesh(tree: Any) -> Mesh | None:
     return None
 
 
-@jax.jit
-def copy(tree: Any) -> Any:
-    """Return arrays that share no memory with any other."""
-    return jax.tree.map(jnp.copy, tree)
-
-
 def put(array: Any, sharding: NamedSharding) -> Array:
     """Put an array that every process has onto devices of which some are in other processes."""
     if sharding.is_fully_addressable:

@@ -268,11 +268,11 @@ def _join_parameter(
     values = [np.asarray(p, dtype) for p in parameters]
     first = next((v.flat[0] for v in values if v.size), np.zeros((), dtype))
     if all(np.all(v == first) for v in values):
-        return jax.device_put(np.full(size if expand else (), first, dtype))
+        return np.full(size if expand else (), first, dtype)
     whole = np.ones(size, dtype)
     for place, value in zip(places, values, strict=True):
         whole[place.start : place.start + place.size] = np.broadcast_to(value, place.shape).ravel()
-    return jax.device_put(whole)
+    return whole
 
 
 def flat_complexity(weights: Coordinates, alive: Vectors, priors: tuple[Any, ...]) -> Array:

@@ -369,7 +369,10 @@ def fit_priors(
 
 @partial(jax.jit, static_argnames=("spec",))
 def restart_optimiser(spec: ProgramSpec, state: TrainingState) -> TrainingState:
-    """Return a state whose optimiser remembers nothing, least of all weights that are gone."""
+    """Return a state whose optimiser remembers nothing, least of all weights that are gone.
+
+    All arrays are copies: `train` takes over the memory of its state, which must be nobody else's.
+    """
 
     def restart(state: TrainingState) -> TrainingState:
         moved = select_moved(spec, state.weights, state.noise)
@@ -377,7 +380,7 @@ def restart_optimiser(spec: ProgramSpec, state: TrainingState) -> TrainingState:
         return state._replace(memory=memory, epoch=jnp.zeros_like(state.epoch))
 
     # An empty memory has no axis of runs, so it must not stand in the argument.
-    return map_runs(restart, state._replace(memory=None))
+    return jax.tree.map(jnp.copy, map_runs(restart, state._replace(memory=None)))
 
 
 @partial(jax.jit, static_argnames=("spec",), donate_argnames=("state",))

@@ -386,15 +386,10 @@ class Trainer:
     # --- devices --------------------------------------------------------------------------------
 
     def place(self, tree: Any) -> Any:
-        """Put arrays where the program leaves them, so that it is compiled only once.
-
-        Always copies: the program takes over the memory of its state, which must be nobody else's.
-        """
-        mesh = self.training.mesh
-        if mesh is None:
-            return devices.copy(tree)
-        places = program.placement(self.spec, tree)
-        return jax.tree.map(lambda a, place: devices.put(jnp.copy(a), place), tree, places)
+        """Put arrays where the program leaves them, so that it is compiled only once."""
+        if self.training.mesh is None:
+            return jax.device_put(tree)
+        return jax.tree.map(devices.put, tree, program.placement(self.spec, tree))
 
     def gather(self, tree: Any) -> Any:
         """Return arrays of which every process has all values."""
