@@ -263,7 +263,7 @@ def flatten_priors(layout: Layout, priors: PyTree, *, expand: bool = False) -> t
 
 def _join_parameter(
     places: list[Place], parameters: tuple[Any, ...], size: int, dtype: Any, expand: bool
-) -> Array:
+) -> np.ndarray[Any, Any]:
     """Join one parameter of the priors of several leaves; one number if it is the same for all."""
     values = [np.asarray(p, dtype) for p in parameters]
     first = next((v.flat[0] for v in values if v.size), np.zeros((), dtype))
