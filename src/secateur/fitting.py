@@ -36,6 +36,9 @@ from secateur.training.trainer import NotFiniteError, Trainer
 __all__ = ["fit", "fit_many"]
 
 LEARNT_PRIORS = ("leaves", "inputs")
+# Number of weights that an input must feed to have a prior variance of its own in a leaf: each
+# variance costs some nats, which a few weights cannot earn.
+_SMALLEST_GROUP = 10
 _SHARED_OPTIONS = (
     "recipe", "epochs", "batch_size", "rate", "optimiser", "learn_priors", "checkpoint",
     "progress", "callback",
@@ -85,10 +88,10 @@ def fit(
         restarts: Number of initialisations to train side by side, of which the one of least free
             energy is kept. The first is the model's own, the others are drawn with the same spread.
         learn_priors: Which variances of Normal priors to learn: "leaves", one for each leaf; or
-            "inputs", one for each input of every leaf that reads inputs (found by
-            `secateur.units`), and one for each other leaf, so that inputs that do not matter are
-            switched off together. Precisions have a Gamma prior, whose complexity is part of the
-            free energy. None learns none.
+            "inputs", one for each input of a leaf that has at least ten weights for each (inputs
+            are found by `secateur.units`), and one for each other leaf, so that the weights of an
+            input that does not matter vanish together. Precisions have a Gamma prior, whose
+            complexity is part of the free energy. None learns none.
         size: Number of rows, for an iterator.
         mesh: Devices to divide the rows of each step over. Defaults to those of sharded data.
         checkpoint: File to save the state of training in, every second or so. If it exists already,
@@ -275,11 +278,13 @@ def find_prior_groups(
     model_units = units(model.f, model.params, source.sample()[0])
     inputs = [number for number, u in enumerate(model_units.units) if u.kind == "input"]
     axes = treedef.flatten_up_to(model_units.axes)
-    return tuple(
-        next((a for a, labels in enumerate(by_axis) if np.isin(labels, inputs).all()), None)
-        for leaf, by_axis in zip(leaves, axes, strict=True)
-        if is_belief(leaf)
-    )
+    groups: list[int | None] = []
+    for leaf, by_axis in zip(leaves, axes, strict=True):
+        if is_belief(leaf):
+            reading = [a for a, labels in enumerate(by_axis) if np.isin(labels, inputs).all()]
+            size = np.size(leaf.mean) // np.shape(leaf.mean)[reading[0]] if reading else 0
+            groups.append(reading[0] if size >= _SMALLEST_GROUP else None)
+    return tuple(groups)
 
 
 def _check(model: BayesianModel, source: Arrays | Stream, trainer: Trainer, beliefs: Any) -> None:

@@ -103,7 +103,9 @@ def _name_leaves(record: dict[str, Any]) -> list[dict[str, Any]]:
     for leaf in record["leaves"]:
         keys = re.findall(r"\w+", leaf["path"])
         name = " › ".join(keys) or "weights"
-        if layers:
+        if layers and keys[0] == "linear":
+            name = "linear path: weights"
+        elif layers:
             number, kind = int(keys[1]) + 1, "biases" if keys[2] == "bias" else "weights"
             where = "output" if number == layers else f"hidden {number}"
             name = f"{where}: {kind}"
