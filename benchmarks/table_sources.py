@@ -350,17 +350,27 @@ def prepare_tables(names: Sequence[str] | None, folder: Path) -> list[PreparedTa
     return prepared
 
 
+def describe_tables(tables: Sequence[PreparedTable]) -> str:
+    """Return a table of the tables, in Markdown."""
+    lines = [
+        "| table | task | target | rows | columns | package | file |",
+        "|---|---|---|--:|--:|---|---|",
+    ]
+    for prepared in tables:
+        table = prepared.table
+        cells = [table.name, table.task, table.target, prepared.rows, prepared.inputs]
+        cells += [table.package, prepared.path]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cache", type=Path, default=default_cache())
     parser.add_argument("--tables", help="names, with commas between them")
     options = parser.parse_args()
-    print("| table | task | target | rows | columns | package | file |\n|---|---|---|--:|--:|---|---|")
     names = options.tables.split(",") if options.tables else None
-    for one in prepare_tables(names, options.cache):
-        table = one.table
-        cells = (table.name, table.task, table.target, one.rows, one.inputs, table.package, one.path)
-        print(f"| {' | '.join(map(str, cells))} |")
+    print(describe_tables(prepare_tables(names, options.cache)))
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -50,7 +50,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-
 from table_sources import MAX_ROWS, PreparedTable, default_cache, prepare_tables
 
 TRAINING_SHARE = 0.8
@@ -72,6 +71,7 @@ class Job:
     split: int
     group: str
     version: str
+    commit: str
 
 
 # --- Rows -----------------------------------------------------------------------------------------
@@ -283,8 +283,9 @@ def run_job(job: Job) -> None:
     train, test = split_rows(frame, job)
     for result in RUNNERS[job.group](train, test, job):
         head = {"table": job.table, "split": job.split, "contestant": result.pop("contestant")}
-        rows = {"training_rows": len(train), "test_rows": len(test)}
-        print(json.dumps(head | {"task": job.task, "version": job.version} | rows | result))
+        head |= {"task": job.task, "version": job.version, "commit": job.commit}
+        head |= {"training_rows": len(train), "test_rows": len(test)}
+        print(json.dumps(head | result))
         sys.stdout.flush()
 
 
@@ -315,6 +316,7 @@ def start_job(job: Job, minutes: float) -> list[dict[str, Any]]:
                 "contestant": contestant,
                 "task": job.task,
                 "version": job.version,
+                "commit": job.commit,
                 "error": " ".join(error) or "no result",
             }
         )
@@ -349,7 +351,9 @@ def run_jobs(jobs: list[Job], path: Path, *, side_by_side: int, minutes: float) 
     print(f"{len(todo)} of {len(jobs)} jobs are to be run", flush=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(side_by_side) as pool, open(path, "a") as file:
-        for number, results in enumerate(pool.map(lambda job: start_job(job, minutes), todo), 1):
+        futures = [pool.submit(start_job, job, minutes) for job in todo]
+        for number, future in enumerate(as_completed(futures), 1):
+            results = future.result()
             for result in results:
                 file.write(json.dumps(result) + "\n")
             file.flush()
@@ -368,8 +372,8 @@ def describe(results: list[dict[str, Any]]) -> str:
     return f"{first['table']} {first['split']}: " + "; ".join(parts)
 
 
-def find_version() -> str:
-    """Return a label for the source code of secateur: its commit and a hash of its files."""
+def find_versions() -> tuple[str, str]:
+    """Return a hash of secateur's source files, which tells results apart, and its commit."""
     spec = importlib.util.find_spec("secateur")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("secateur is not installed")
@@ -379,11 +383,12 @@ def find_version() -> str:
         digest.update(str(path.relative_to(source)).encode() + path.read_bytes())
     command = ["git", "-C", str(source), "rev-parse", "--short", "HEAD"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
-    commit = result.stdout.strip() or version("secateur")
-    return f"{commit}-{digest.hexdigest()[:8]}"
+    return f"source {digest.hexdigest()[:8]}", result.stdout.strip() or version("secateur")
 
 
-def make_jobs(tables: list[PreparedTable], groups: list[str], splits: int, label: str) -> list[Job]:
+def make_jobs(
+    tables: list[PreparedTable], groups: list[str], splits: int, label: str, commit: str
+) -> list[Job]:
     versions = {"ours": label, "peers": f"scikit-learn {version('scikit-learn')}"}
     return [
         Job(
@@ -394,6 +399,7 @@ def make_jobs(tables: list[PreparedTable], groups: list[str], splits: int, label
             split,
             group,
             versions[group],
+            commit if group == "ours" else "",
         )
         for group in groups
         for prepared in tables
@@ -413,16 +419,17 @@ def main() -> None:
     parser.add_argument("--only", choices=GROUPS, help="measure only ours or only the peers")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
     parser.add_argument("--minutes", type=float, default=30.0, help="maximum duration of a job")
-    parser.add_argument("--version", help="label of ours; by default commit and hash of the source")
+    parser.add_argument("--version", help="label of ours; by default a hash of the source")
     parser.add_argument("--summary", type=Path, help="page to write (Markdown)")
     parser.add_argument("--plot", type=Path, help="picture to write")
     parser.add_argument("--no-run", action="store_true", help="only the page and the picture")
     options = parser.parse_args()
-    label = options.version or find_version()
+    source, commit = find_versions()
+    label = options.version or source
     tables = prepare_tables(options.tables and options.tables.split(","), options.cache)
     if not options.no_run:
         groups = [options.only] if options.only else ["peers", "ours"]
-        jobs = make_jobs(tables, groups, options.splits, label)
+        jobs = make_jobs(tables, groups, options.splits, label, commit)
         run_jobs(jobs, options.results, side_by_side=options.jobs, minutes=options.minutes)
     if options.summary or options.plot:
         from table_page import write_page
