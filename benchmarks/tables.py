@@ -50,7 +50,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from table_sources import MAX_ROWS, PreparedTable, default_cache, prepare_tables
+from table_sources import PreparedTable, default_cache, prepare_tables
 
 TRAINING_SHARE = 0.8
 MIN_PROBABILITY = 1e-6
@@ -435,7 +435,7 @@ def main() -> None:
         from table_page import write_page
 
         results = read_results(options.results)
-        write_page(results, tables, label, MAX_ROWS, options.summary, options.plot)
+        write_page(results, tables, label, options.summary, options.plot)
 
 
 if __name__ == "__main__":
