@@ -138,14 +138,16 @@ def _check_log_likelihood(figures: Figures, names: Sequence[str]) -> list[Criter
         count = len(known)
         criteria += [
             Criterion(
-                "Log-likelihood after pruning not worse than the better of linear and MLP by more "
-                f"than {SLIGHTLY} nats per row on at least 90 % of the tables ({basis} over splits)",
+                f"Log-likelihood after pruning ({basis} over splits) not worse than the better "
+                f"of linear and MLP by more than {SLIGHTLY} nats per row on at least 90 % of the "
+                "tables",
                 f"{count - len(slightly)} of {count}{_list_tables(slightly, '{:+.3f}'.format)}",
                 len(slightly) <= 0.1 * count if count else None,
             ),
             Criterion(
-                f"Worse by more than {MUCH} nats per row on none ({basis} over splits)",
-                f"{len(much)} of {count}{_list_tables(much, '{:+.3f}'.format)}",
+                f"Log-likelihood after pruning ({basis} over splits) nowhere worse than that by "
+                f"more than {MUCH} nats per row",
+                f"worse on {len(much)} of {count}{_list_tables(much, '{:+.3f}'.format)}",
                 not much if count else None,
             ),
         ]
@@ -247,9 +249,9 @@ def make_page(figures: Figures, versions: dict[str, str], picture: str | None) -
         "# Defaults on real tables",
         "",
         f"`secateur fit` with its defaults beside scikit-learn's estimators on {len(numbers)} "
-        f"tables with a number to predict and {len(classes)} with classes, {figures.splits} random splits each "
-        "(80 % training rows, 20 % test rows). All tables come with packages on the Python package "
-        "index. Figures are medians over splits on test rows, unless they say otherwise.",
+        f"tables with a number to predict and {len(classes)} with classes, {figures.splits} random "
+        "splits each (80 % training rows, 20 % test rows). All tables come with packages "
+        "on the Python package index. Figures are medians over splits on test rows, unless they say otherwise.",
         "",
         "    python benchmarks/tables.py tables.jsonl --summary tables.md --plot tables.png",
         "",
