@@ -99,7 +99,9 @@ def text_columns(frame: pd.DataFrame, job: Job) -> list[str]:
     return [name for name in inputs if not pd.api.types.is_numeric_dtype(inputs[name])]
 
 
-def measure_numbers(y: np.ndarray, mean: np.ndarray, log_density: np.ndarray, covered: np.ndarray):
+def measure_numbers(
+    y: np.ndarray, mean: np.ndarray, log_density: np.ndarray, covered: np.ndarray
+) -> dict[str, float]:
     return {
         "rmse": float(np.sqrt(np.mean(np.square(y - mean)))),
         "log_likelihood": float(np.mean(log_density)),
@@ -327,7 +329,7 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     """Return the results in a file; of several for one thing, the last."""
     if not path.exists():
         return []
-    results = {}
+    results: dict[tuple, dict[str, Any]] = {}
     for line in path.read_text().splitlines():
         result = json.loads(line)
         key = tuple(result[name] for name in ("table", "split", "contestant", "version"))
