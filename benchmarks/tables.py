@@ -165,6 +165,7 @@ def measure_ours(model: Any, path: Path, job: Job) -> dict[str, float]:
     frame = read_table(path, text=encoding.text_columns)
     prediction = model.predict(encoding.encode(frame).x)
     y = encoding.encode_targets(frame)
+    assert y is not None  # the test rows have the target
     if job.task == "classification":
         return measure_classes(y, find_class_probabilities(prediction))
     low, high = prediction.interval(0.95)
