@@ -11,7 +11,7 @@ secateur refuses them. A contestant sees the same rows as every other one:
 - `unpruned` and `pruned`: the model before and after pruning of `secateur fit TRAIN.csv --target
   TARGET --task TASK --held-out 0 --seed SPLIT`, on the training rows as a CSV file. Everything else
   has its default.
-- `constant`: the mean and the training rows' variance; of classes, their frequencies.
+- `constant`: the mean of the training rows; of classes, their frequencies.
 - `linear`: RidgeCV (penalties from 1e-3 to 1e3), or LogisticRegressionCV (scored by
   log-likelihood).
 - `mlp`: MLPRegressor or MLPClassifier with their defaults (100 units), except that up to 5000
