@@ -114,7 +114,11 @@ class Encoding:
         x = np.empty((len(rows), len(self.inputs)))
         start = 0
         for column in self.columns:
-            part = column.encode(used[column.name], fill=missing == "mean")
+            try:
+                part = column.encode(used[column.name], fill=missing == "mean")
+            except TableError as error:  # a column that the model needs cannot be left out
+                others = [r for r in error.remedies if r.argument != "drop"]
+                raise TableError(error.message, *others) from error
             x[:, start : start + part.shape[1]] = part
             start += part.shape[1]
         return EncodedRows(x, rows, notes)
