@@ -451,7 +451,8 @@ def test_help_needs_neither_jax_nor_pandas():
         "slow = {{'jax', 'pandas', 'numpy', 'sklearn', 'matplotlib'}} & set(sys.modules)\n"
         "assert not slow, slow"
     )
-    for arguments in (["--help"], ["fit", "--help"], ["predict", "--help"]):
+    helps = [[*command, "--help"] for command in ((), ("fit",), ("predict",), ("evaluate",))]
+    for arguments in helps:
         done = subprocess.run(
             [sys.executable, "-c", program.format(arguments)],
             check=False,

@@ -354,6 +354,7 @@ def test_dates_are_read_in_the_format_of_their_column(form):
     # One row alone, which could be read otherwise, is read like the column.
     alone = encoded.encoding.encode(dated(texts).iloc[[5]])
     np.testing.assert_array_equal(alone.x, encoded.x[[5]])
+    assert encoded.encoding.encode(dated(texts).iloc[:0]).x.shape == (0, len(names))
 
 
 def test_dates_of_parquet_files_and_times_of_day(tmp_path):

@@ -266,7 +266,8 @@ class Column:
         if self.kind == "date":
             dates = read_dates(self.name, values, self.date_format)
             parts = compute_parts(dates)
-            numbers = np.array([parts[part] for part in self.parts]).reshape(-1, len(values)).T
+            numbers = np.array([parts[part] for part in self.parts], np.float64)
+            numbers = numbers.reshape(len(self.parts), len(values)).T
             if self.categories:
                 days = self._encode_labels(find_weekdays(dates), values, "dates on ")
                 numbers = np.column_stack([numbers, days])
