@@ -197,9 +197,11 @@ class Column:
         dates = read_dates(name, values, date_format)
         present = dates[~dates.isna()]
         parts = tuple(part for part, v in compute_parts(present).items() if np.ptp(v) > _SAME)
-        # The weekdays of monthly or yearly dates say nothing.
-        weekdays = set(find_weekdays(present)) if len(set(present.day)) > 1 else set()
-        categories = tuple(day for day in WEEKDAYS if day in weekdays) if len(weekdays) > 1 else ()
+        # Weekdays say nothing of dates that are weeks or months apart.
+        gaps = np.diff(np.unique(present.normalize().to_numpy()))
+        is_daily = bool(np.any(gaps < np.timedelta64(7, "D")))
+        weekdays = set(find_weekdays(present)) if is_daily else set()
+        categories = tuple(day for day in WEEKDAYS if day in weekdays)
         if not parts and not categories:
             return None
         column = cls(name, "date", categories, date_format=date_format, parts=parts)

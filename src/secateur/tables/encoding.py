@@ -289,8 +289,9 @@ def _choose_columns(frame: pd.DataFrame, targets: Sequence[str], drop: Sequence[
 def _leave_out_index(frame: pd.DataFrame, used: list[str]) -> tuple[list[str], list[str]]:
     """Return the columns without one that only numbers or names the rows, and a note on it.
 
-    Such a column is the first, has no name, and holds the numbers from 0 or 1 on in any order, or
-    texts that are all different and are not dates.
+    Such a column is the first, has no name, and holds another whole number in every row (those of
+    a table of which some rows were taken do not count from 0 or 1), or another text that is not a
+    date.
 
     Raises:
         TableError: The first column has no name and is something else.
@@ -299,16 +300,19 @@ def _leave_out_index(frame: pd.DataFrame, used: list[str]) -> tuple[list[str], l
         return used, []
     values = frame[UNNAMED]
     numbers, is_strange = try_numbers(values)
-    offsets = np.sort(numbers) - np.arange(len(numbers))
-    counts = offsets[0] in (0, 1) and bool(np.all(offsets == offsets[0]))
     texts = {text for text in to_texts(values) if text is not None}
     if is_strange.all() and are_dates(sorted(texts)[:1000]):
         return used, []
-    if not counts and not (is_strange.all() and len(texts) == len(values)):
-        problem = "has no name in the header, and does not number the rows. Name it to use it."
+    is_number = bool(np.all(numbers == np.round(numbers)))
+    if len(texts) < len(values) or not (is_number or is_strange.all()):
+        problem = (
+            "has no name in the header, and does not number or name the rows. Name it to use it."
+        )
         raise make_column_error(UNNAMED, "column", problem, advise_drop=True)
-    purpose = "numbers" if counts else "names"
-    note = f"the first column has no name and only {purpose} the rows: it is not used"
+    note = (
+        f"the first column has no name and only {'numbers' if is_number else 'names'} the rows: it "
+        "is not used (name it in the header to use it)"
+    )
     return [name for name in used if name != UNNAMED], [note]
 
 
