@@ -146,7 +146,8 @@ def fit(
     )
 
     def say(sentence: str) -> None:
-        if sentence.startswith("task: ") and task is None and "holds texts" not in sentence:
+        is_open = task is None and len(target) == 1 and "holds texts" not in sentence
+        if sentence.startswith("task: ") and is_open:
             other = "regression" if "task: classification" in sentence else "classification"
             sentence += f" (--task {other} overrides that)"
         messages.print(sentence, markup=False)
