@@ -301,7 +301,8 @@ def _leave_out_index(frame: pd.DataFrame, used: list[str]) -> tuple[list[str], l
     values = frame[UNNAMED]
     numbers, is_strange = try_numbers(values)
     texts = {text for text in to_texts(values) if text is not None}
-    if is_strange.all() and are_dates(sorted(texts)[:1000]):
+    is_dated = pd.api.types.is_datetime64_any_dtype(values)
+    if is_dated or (is_strange.all() and are_dates(sorted(texts)[:1000])):
         return used, []
     is_number = bool(np.all(numbers == np.round(numbers)))
     if len(texts) < len(values) or not (is_number or is_strange.all()):
