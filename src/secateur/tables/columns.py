@@ -263,12 +263,18 @@ class Column:
         kind: "number", "boolean" or "category".
         categories: Texts of a category, sorted. Two of them make one input, more one input each.
         fill: Mean of the numbers, or the most frequent category, of the rows it was made from.
+        limits: Least and largest number of these rows, or None where there are no numbers.
     """
 
     name: str
     kind: str
     categories: tuple[str, ...] = ()
     fill: float | str | None = None
+    limits: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.limits is not None:  # a list, where it comes from JSON
+            object.__setattr__(self, "limits", tuple(self.limits))
 
     @classmethod
     def from_values(cls, name: str, values: pd.Series, max_categories: int) -> Column | None:
@@ -280,9 +286,10 @@ class Column:
                 return None
             return cls(name, kind, tuple(sorted(counts)), counts.most_common(1)[0][0])
         numbers = to_numbers(name, values) if kind == "number" else to_truths(name, values)
-        if np.nanmin(numbers) == np.nanmax(numbers):
+        limits = float(np.nanmin(numbers)), float(np.nanmax(numbers))
+        if limits[0] == limits[1]:
             return None
-        return cls(name, kind, fill=float(np.nanmean(numbers)))
+        return cls(name, kind, fill=float(np.nanmean(numbers)), limits=limits)
 
     @property
     def inputs(self) -> list[str]:
