@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -159,6 +159,7 @@ class Column:
             input, more one input each.
         fill: What missing values are replaced by: the mean of the numbers, the most frequent
             category, or the means of a date's inputs, of the rows that the column was made from.
+        limits: Least and largest number of these rows, or None where there are no numbers.
         has_indicator: Whether a last input is 1 where the value is missing, and else 0.
         date_format: Format of a date as for `strptime`, without that of the time.
         parts: Numbers that a date becomes; see `secateur.tables.dates.compute_parts`.
@@ -168,6 +169,7 @@ class Column:
     kind: str
     categories: tuple[str, ...] = ()
     fill: float | str | tuple[float, ...] | None = None
+    limits: tuple[float, float] | None = None
     has_indicator: bool = False
     date_format: str = ""
     parts: tuple[str, ...] = ()
@@ -186,9 +188,10 @@ class Column:
                 return None
             return cls(name, kind, tuple(sorted(counts)), counts.most_common(1)[0][0])
         numbers = to_numbers(name, values) if kind == "number" else to_truths(name, values)
-        if np.nanmin(numbers) == np.nanmax(numbers):
+        limits = float(np.nanmin(numbers)), float(np.nanmax(numbers))
+        if limits[0] == limits[1]:
             return None
-        return cls(name, kind, fill=float(np.nanmean(numbers)))
+        return cls(name, kind, fill=float(np.nanmean(numbers)), limits=limits)
 
     @classmethod
     def _from_dates(cls, name: str, values: pd.Series) -> Column | None:
@@ -206,7 +209,7 @@ class Column:
             return None
         column = cls(name, "date", categories, date_format=date_format, parts=parts)
         means = np.nanmean(column.encode(values, fill=False), axis=0)
-        return cls(name, "date", categories, tuple(means.tolist()), False, date_format, parts)
+        return replace(column, fill=tuple(means.tolist()))
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Column:
