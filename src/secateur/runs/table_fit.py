@@ -132,6 +132,7 @@ def _read_table(
         targets,
         task=settings.task,
         missing=settings.missing,
+        dates=settings.dates,
         drop=settings.drop,
         max_categories=settings.max_categories,
         texts=texts,
