@@ -368,6 +368,15 @@ def make_fit_error(trainer: Trainer, error: NotFiniteError, checkpoint: Any = No
     )
 
 
+def check_trained(trained: Any) -> None:
+    """Refuse what is not a trained model."""
+    if not isinstance(trained, Trained):
+        advice = "Give what fit, prune, update or load returned."
+        if isinstance(trained, BayesianModel):
+            advice = "Train it first, with fit(model, data, key=key), and give what that returns."
+        raise TypeError(f"a {type(trained).__name__} is not a trained model. {advice}")
+
+
 def resume(
     models: Sequence[Trained], source: Arrays | Stream, *, keys: Sequence[Array] | None = None
 ) -> tuple[Trainer, TrainingState]:
@@ -379,11 +388,7 @@ def resume(
         keys: Random keys of the runs. Defaults to the models' own.
     """
     for trained in models:
-        if not isinstance(trained, Trained):
-            raise TypeError(
-                f"a {type(trained).__name__} is not a trained model. Give what fit, prune, update "
-                "or load returned."
-            )
+        check_trained(trained)
         leaves = uncertain_leaves(trained.beliefs)
         if not all(_is_finite(q.mean) and _is_finite(q.variance) for q in leaves):
             raise ValueError(
@@ -391,6 +396,7 @@ def resume(
                 "with a smaller learning rate."
             )
     first = models[0]
+    first.scaling.check_columns(source.sample()[0])
     trainer = Trainer(
         first.model,
         source,
@@ -411,7 +417,13 @@ def _is_finite(values: Any) -> bool:
 
 def open_data(data: Any, trained: Trained, size: int | None) -> Arrays | Stream:
     """Return data as a source that can be read again and again."""
-    source = make_source(data, size=size, batch_size=trained.recipe.batch_size)
+    check_trained(trained)
+    source = make_source(
+        data,
+        size=size,
+        batch_size=trained.recipe.batch_size,
+        column_names=trained.scaling.column_names,
+    )
     if not source.repeatable:
         raise ValueError(
             "an iterator can be read only once, and this reads the data again and again. Give "

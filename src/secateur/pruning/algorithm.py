@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from secateur.options import complete_options
+from secateur.options import check_count, check_key, complete_options
 from secateur.progress import Callback, Progress
 from secateur.pruning.curves import make_swept_cut
 from secateur.pruning.growth import grow_weights
@@ -20,7 +20,15 @@ from secateur.pruning.process import Process
 from secateur.pruning.unit_moves import Grouping, make_unit_cut
 from secateur.reduction import CRITERIA
 from secateur.structure import units
-from secateur.trained import History, Round, Trained, make_trained, open_data, resume
+from secateur.trained import (
+    History,
+    Round,
+    Trained,
+    check_trained,
+    make_trained,
+    open_data,
+    resume,
+)
 from secateur.training.layout import Layout, flatten_priors
 from secateur.training.program import TrainingState, take_run
 from secateur.training.recipe import BeforeUpdate
@@ -94,6 +102,7 @@ def prune(
 
     Reference: Algorithm 1 of the paper; section 4.
     """
+    key = check_key(key)
     plan = _Plan(criterion, rate, what, grow, epochs)
     (result,) = _prune_runs(
         [trained],
@@ -122,10 +131,14 @@ def prune_many(
         A `Trained` for each model, in order.
     """
     chosen = complete_options(prune, _SHARED_OPTIONS, options, caller="prune_many")
+    key, models = check_key(key), list(models)
+    for trained in models:
+        check_trained(trained)
     names = ("criterion", "rate", "what", "grow", "epochs")
+    column_names = models[0].scaling.column_names if models else ()
     return _prune_runs(
-        list(models),
-        Arrays(list(datasets)),
+        models,
+        Arrays(list(datasets), column_names=column_names),
         key,
         _Plan(*(chosen[name] for name in names)),
         chosen["checkpoint"],
@@ -145,6 +158,8 @@ class _Plan:
 
     def __post_init__(self) -> None:
         criterion, rate, what = self.criterion, self.rate, self.what
+        if self.epochs is not None:
+            object.__setattr__(self, "epochs", check_count(self.epochs, "epochs"))
         if criterion not in CRITERIA:
             raise ValueError(f"criterion={criterion!r}. Supported: {', '.join(CRITERIA)}.")
         if rate is not None and (criterion == "bmr" or not 0 <= rate <= 1):
