@@ -183,7 +183,9 @@ def test_a_function_for_priors_gets_the_arrays():
     model = sc.BayesianModel(lambda p, x: x @ p["w"], {"w": jnp.zeros((3, 1))}, prior=prior)
     trained = fit(model)
     ((path, leaf),) = seen
-    assert path == "['w']" and isinstance(leaf, jax.Array) and leaf.shape == (3, 1)
+    assert path == "['w']"
+    assert isinstance(leaf, jax.Array)
+    assert leaf.shape == (3, 1)
     assert np.allclose(trained.priors["w"].variance, 1 / 3)
 
 
@@ -435,10 +437,10 @@ def test_training_mode_is_warned_of(options, words, nothing_trains):
     graph, weights, rest = nnx.split(module, nnx.Param, ...)
     f = lambda weights, x: nnx.merge(graph, weights, rest)(x)  # noqa: E731
     with refuses(ValueError, "changes its own state", r"model\.eval\(\)"):
-        find_mistakes(f, weights, X[:2], likelihood)
+        find_mistakes(f, weights, X[:2].astype(np.float32), likelihood)
     module.eval()
     graph, weights, rest = nnx.split(module, nnx.Param, ...)
-    assert not find_mistakes(f, weights, X[:2], likelihood)
+    assert not find_mistakes(f, weights, X[:2].astype(np.float32), likelihood)
 
 
 def test_the_warning_names_the_line_of_the_caller(nothing_trains):

@@ -119,7 +119,8 @@ def _trace(f: Callable, params: Any, inputs: Any, rows: tuple[int, ...]) -> Trac
 
 
 def _dtype_of(leaf: Any) -> Any:
-    return jax.dtypes.canonicalize_dtype(leaf.dtype)
+    is_settled = isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)  # among them random keys
+    return leaf.dtype if is_settled else jax.dtypes.canonicalize_dtype(leaf.dtype)
 
 
 def _explain_failure(f: Callable, params: Any, inputs: Any, error: Exception) -> None:
