@@ -79,6 +79,8 @@ class Round:
         kept: False if the round was undone because it ended worse than it began.
         seconds: Duration; of all runs together where several are pruned at once.
         history: Its training by epoch, or None.
+        forced: True if it was kept whatever the free energy said, because a `rate` or
+            `most_weights` asked for it.
     """
 
     move: str
@@ -94,6 +96,7 @@ class Round:
     kept: bool
     seconds: float
     history: History | None = field(repr=False)
+    forced: bool = False
 
     @property
     def left(self) -> int:
@@ -261,7 +264,8 @@ def _tabulate_rounds(rounds: Sequence[Round]) -> str:
         ends = (r.free_energy, r.complexity, r.accuracy, r.seconds)
         cells = (str(number), r.move, str(r.changed), str(r.left))
         numbers = (f"{value:.1f}" for value in (*changes, *ends))
-        rows.append((*cells, *numbers, "" if r.kept else "undone"))
+        end = "" if r.kept else "undone"
+        rows.append((*cells, *numbers, "forced" if r.kept and r.forced else end))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
