@@ -166,9 +166,10 @@ def test_what_cannot_be_reached_is_warned_of(bent):
     )
     data = (x, x @ rng.normal(size=(2, 3)) + 5 + rng.normal(size=(50, 3)))
     fitted = sc.fit(model, data, key=KEY, recipe=QUICK, progress=False)
-    with pytest.warns(UserWarning, match="most_weights=1 was not reached: 3 weights are left"):
+    with pytest.warns(UserWarning, match="most_weights=1 was not reached: .* has 3 weights"):
         pruned = prune(fitted, data, what="units", most_weights=1)
     assert "was not reached" in pruned.stop_reason
+    assert pruned.free_energy == fitted.free_energy  # of models that are too large, the best
 
 
 def test_several_runs_have_the_same_budget(bent):
@@ -176,9 +177,7 @@ def test_several_runs_have_the_same_budget(bent):
     keys = jax.random.split(KEY, 2)
     options = {"recipe": QUICK, "progress": False}
     fits = sc.fit_many(fitted.model, [data], keys=keys, **options)
-    pruned = sc.prune_many(
-        fits, [data], key=OTHER_KEY, most_weights=6, epochs=60, progress=False
-    )
+    pruned = sc.prune_many(fits, [data], key=OTHER_KEY, most_weights=6, epochs=60, progress=False)
     assert all(p.live_weights <= 6 for p in pruned)
     for p in pruned:
         assert p.free_energy == pytest.approx(compute_free_energy(p, data), abs=1e-6)
@@ -343,7 +342,7 @@ def test_budgets_that_do_not_fit_the_model_or_the_plan(orthogonal):
         prune(fitted, (x, y), criterion="snr", rate=0.5, most_weights=3)
     with pytest.raises(ValueError, match=r"held_out has targets of shape \(60,\)"):
         prune(fitted, (x, y), held_out=(x, y[:, 0]), most_rmse=1.0)
-    with pytest.raises(ValueError, match="3 columns"):
+    with pytest.raises(ValueError, match=r"fails for inputs of the shapes \[\(60, 3\)\]"):
         prune(fitted, (x, y), held_out=(x[:, :3], y), most_rmse=1.0)
     with pytest.raises(TypeError, match="held_out"):
         sc.prune_many([fitted], [(x, y)], key=KEY, held_out=(x, y), most_rmse=1.0)

@@ -14,6 +14,7 @@ from flax import nnx
 import secateur as sc
 from secateur.options import check_count, check_key, check_keys
 from secateur.training.function_checks import find_mistakes
+from secateur.training.recipe import RECIPES
 
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
@@ -343,6 +344,20 @@ def test_another_number_of_columns(fitted, nothing_trains):
         fitted.predict(X[0])
     with refuses(ValueError, "5 columns"):
         fitted.predict(np.zeros((2, 5)))
+
+
+def test_columns_that_are_not_standardised():
+    """Then their number is known to the function alone."""
+    recipe = replace(RECIPES["default"], standardise_inputs=False, epochs=5)
+    trained = sc.fit(make_model(), (X, Y), key=KEY, recipe=recipe, progress=False)
+    for call in (
+        lambda x: trained.predict(x).mean,
+        lambda x: trained.predict(x).log_density(Y),
+        lambda x: sc.prune(trained, (x, Y), key=KEY),
+        lambda x: sc.update(trained, (x, Y), key=KEY),
+    ):
+        with refuses(ValueError, "fails for", "like those that the model was fitted to"):
+            call(X[:, :2])
 
 
 @pytest.fixture(scope="module")

@@ -304,18 +304,29 @@ class Predictive:
         weights = (self._key, self._flat, self._certain)
         return (*options, *weights, _pad(standard, rows.stop - rows.start))
 
+    def _explain_failures(self, compute: Callable, *arguments: Any) -> Any:
+        """Compute, and say what the inputs were if the model's function cannot take them."""
+        try:
+            return compute(*arguments)
+        except (TypeError, ValueError) as error:
+            shapes = [x.shape for x in jax.tree.leaves(self._inputs)]
+            raise ValueError(
+                f"the model's function fails for inputs of the shapes {shapes}: {error} Give rows "
+                "like those that the model was fitted to."
+            ) from error
+
     @cached_property
     def _output_shape(self) -> tuple[int, ...]:
         """Shape of the function's values, of which only the trace is needed."""
         first = slice(0, min(self._block_rows, self._rows))
         arguments = self._make_arguments(first)
         compute = partial(_compute_outputs, *arguments[:4])
-        components: Normal = jax.eval_shape(compute, *arguments[4:])
+        components: Normal = self._explain_failures(jax.eval_shape, compute, *arguments[4:])
         return (self._rows, *components.mean.shape[2:])
 
     def _compute_components(self, rows: slice) -> Normal:
         count = rows.stop - rows.start
-        values = _compute_outputs(*self._make_arguments(rows))
+        values = self._explain_failures(_compute_outputs, *self._make_arguments(rows))
         return jax.tree.map(lambda a: np.asarray(a, np.float64)[:, :count], values)
 
     def _padded_components(self, block: _Block) -> tuple[Normal | np.ndarray, int]:

@@ -18,6 +18,7 @@ from secateur.predictive import SAMPLES, Predictive
 from secateur.pytrees import uncertain_leaves
 from secateur.training.devices import is_addressable
 from secateur.training.evaluation import Evaluation
+from secateur.training.function_checks import check_function
 from secateur.training.layout import assemble, to_numpy
 from secateur.training.objective import FreeEnergy
 from secateur.training.program import EpochRecord, TrainingState, take_run
@@ -400,7 +401,10 @@ def resume(
                 "with a smaller learning rate."
             )
     first = models[0]
-    first.scaling.check_columns(source.sample()[0])
+    inputs, _ = source.sample()
+    first.scaling.check_columns(inputs)
+    if not first.scaling.knows_columns:
+        check_function(first.model.f, first.model.params, inputs)
     trainer = Trainer(
         first.model,
         source,

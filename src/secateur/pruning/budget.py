@@ -171,7 +171,11 @@ class Budget:
     def _explain_weights(self, rounds: list[Round], weights: int) -> str:
         limit = f"most_weights={self.most_weights}"
         if self.most_weights is not None and weights > self.most_weights:
-            return f"{limit} was not reached: {weights} weights are left"
+            smallest = min([weights, *(r.left for r in rounds if r.kept)])
+            return (
+                f"{limit} was not reached: the smallest model that was seen has {smallest} "
+                f"weights, and this one, of the least free energy, has {weights}"
+            )
         forced = [r for r in rounds if r.forced and r.kept]
         if not forced:
             return f"{weights} weights are within {limit}"

@@ -79,6 +79,27 @@ def find_mistakes(f: Callable, params: Any, inputs: Any, likelihood: Any) -> lis
     return mistakes + _check_output(trace, likelihood)
 
 
+def check_function(f: Callable, params: Any, inputs: Any) -> None:
+    """Refuse inputs that a model's function cannot take.
+
+    Args:
+        f: The function `f(params, x)`.
+        params: Its weights.
+        inputs: A few rows of inputs, of which only shapes and dtypes matter.
+
+    Raises:
+        ValueError: The function fails.
+    """
+    leaves = jax.tree.leaves(inputs)
+    try:
+        _trace(f, params, inputs, (len(leaves[0]),))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"the model's function fails for rows of the shapes {[x.shape[1:] for x in leaves]}: "
+            f"{error} Give rows like those that the model was fitted to."
+        ) from error
+
+
 def _check_output(trace: Trace, likelihood: Any) -> list[str]:
     """Return what is wrong with the last operation of a function, given its likelihood."""
     name = type(likelihood).__name__

@@ -101,6 +101,11 @@ class Scaling:
         self.check_columns(arrays)
         return arrays
 
+    @property
+    def knows_columns(self) -> bool:
+        """Return whether the number of columns of every input is known."""
+        return all(isinstance(a, Affine) for a in jax.tree.leaves(self.inputs, is_leaf=_is_affine))
+
     def check_columns(self, inputs: Any) -> None:
         """Refuse inputs of another structure, or with another number of columns."""
         if self.inputs is None:
