@@ -13,6 +13,7 @@ from jax import Array
 from secateur.distributions import Normal
 from secateur.propagation import propagate
 from secateur.training.batches import cut_rows
+from secateur.training.hierarchy import hyper_complexity
 from secateur.training.layout import flat_complexity
 from secateur.training.objective import FreeEnergy, compute_parts
 from secateur.training.program import (
@@ -66,6 +67,8 @@ def evaluate(
             counts = jnp.full(repeated.shape[0], 1 / samples, dtype)
             noise = likelihood.update_noise(flat, repeated, weights=counts)
         divergence = flat_complexity(state.weights, state.alive, state.prior)
+        if spec.prior_groups is not None:
+            divergence += hyper_complexity(spec.layout, spec.prior_groups, state.alive, state.prior)
         parts = jax.vmap(lambda p: compute_parts(divergence, likelihood, noise, p, targets))(
             predictions
         )
