@@ -11,12 +11,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from secateur.options import check_count, check_key, complete_options
 from secateur.progress import Callback, Progress
-from secateur.pruning.budget import FULL_GRADE, Budget
+from secateur.pruning.budget import FULL_GRADE, Budget, make_budget
 from secateur.pruning.curves import make_swept_cut
 from secateur.pruning.growth import grow_weights
 from secateur.pruning.moves import (
@@ -50,8 +49,8 @@ __all__ = ["prune", "prune_many"]
 
 WHAT = ("weights", "units", "both")
 _SHARED_OPTIONS = (
-    "criterion", "rate", "what", "grow", "most_weights", "epochs", "checkpoint", "progress",
-    "callback",
+    "criterion", "rate", "what", "grow", "most_weights", "held_out", "least_accuracy", "most_rmse",
+    "epochs", "checkpoint", "progress", "callback",
 )  # fmt: skip
 
 
@@ -152,8 +151,10 @@ def prune_many(
         models: From one call of `fit_many`.
         datasets: Data sets as given there.
         key: A JAX random key.
-        options: `criterion`, `rate`, `what`, `grow`, `most_weights` (of each), `epochs`,
-            `checkpoint`, `progress` (of the best run) and `callback`, as in `prune`.
+        options: `criterion`, `rate`, `what`, `grow`, `most_weights`, `held_out` (the same rows for
+            all), `least_accuracy`, `most_rmse`, `epochs`, `checkpoint`, `progress` (of the best
+            run) and `callback`, as in `prune`. Requirements are for each model; there is a warning
+            if none meets them.
 
     Returns:
         A `Trained` for each model, in order.
@@ -162,13 +163,13 @@ def prune_many(
     key, models = check_key(key), list(models)
     for trained in models:
         check_trained(trained)
-    options = {name: chosen[name] for name in ("criterion", "rate", "what", "grow", "epochs")}
+    moves = {name: chosen[name] for name in ("criterion", "rate", "what", "grow", "epochs")}
     column_names = models[0].scaling.column_names if models else ()
     return _prune_runs(
         models,
         Arrays(list(datasets), column_names=column_names),
         key,
-        _Plan(**options, budget=Budget(chosen["most_weights"])),
+        _Plan(**moves, budget=make_budget(chosen)),
         chosen["checkpoint"],
         Progress("prune", show=chosen["progress"], callback=chosen["callback"]),
     )
@@ -334,7 +335,7 @@ def _make_forced_cut(trainer: Trainer, plan: _Plan, prior: Any) -> tuple[str, Mo
 
 
 def _explain_budget(process: Process, budget: Budget, reasons: list[str]) -> list[str]:
-    """Return why pruning ended, with what became of the budget; warn where it was not met."""
+    """Return why pruning ended, with what became of the budget; warn if no run meets it."""
     state, judgement, trainer = process.best, process.best_judgement, process.trainer
     weights = count_live(state)
     measures = [math.nan] * len(reasons)
@@ -344,8 +345,9 @@ def _explain_budget(process: Process, budget: Budget, reasons: list[str]) -> lis
         budget.explain(reason, process.rounds[run], int(weights[run]), measures[run])
         for run, reason in enumerate(reasons)
     ]
-    for run in np.flatnonzero(budget.grade(trainer, state, judgement.evaluations) < FULL_GRADE):
-        warnings.warn(f"prune: {explained[run]}.", stacklevel=4)
+    grades = budget.grade(trainer, state, judgement.evaluations)
+    if (grades < FULL_GRADE).all():
+        warnings.warn(f"prune: {explained[int(grades.argmax())]}.", stacklevel=4)
     return explained
 
 

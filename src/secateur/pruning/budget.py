@@ -7,7 +7,7 @@ weights are cut against the free energy.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ from secateur.likelihoods import BernoulliLikelihood, CategoricalLikelihood
 from secateur.options import check_count
 from secateur.predictive import Predictive
 from secateur.pruning.moves import count_live
-from secateur.trained import Round
+from secateur.trained import Round, Trained
 from secateur.training.checkpoint import fingerprint
 from secateur.training.evaluation import Evaluation
 from secateur.training.layout import assemble
@@ -133,7 +133,7 @@ class Budget:
     ) -> list[float]:
         """Return by run the accuracy or the root-mean-square error on the held-out rows."""
         layout, scalings = trainer.spec.layout, trainer.scalings
-        inputs, targets = self.held_out
+        inputs, _ = self.held_out
         measures = []
         for run, evaluation in enumerate(evaluations):
             own = take_run(state, run)
@@ -146,9 +146,24 @@ class Budget:
                 inputs,
                 key=own.key,
             )
-            observed = np.asarray(make_array(targets, "targets"))
-            measures.append(_measure(prediction, observed, self.least_accuracy is not None))
+            measures.append(self._measure(prediction))
         return measures
+
+    def _measure(self, prediction: Predictive) -> float:
+        targets = np.asarray(make_array(self.held_out[1], "targets"))
+        return _measure(prediction, targets, self.least_accuracy is not None)
+
+    def is_met_by(self, trained: Trained) -> bool:
+        """Whether a trained model meets everything.
+
+        Args:
+            trained: A trained model.
+        """
+        if self.most_weights is not None and trained.live_weights > self.most_weights:
+            return False
+        return self.held_out is None or self.allows(
+            self._measure(trained.predict(self.held_out[0]))
+        )
 
     # --- words ----------------------------------------------------------------------------------
 
@@ -169,30 +184,37 @@ class Budget:
         return "; ".join(parts)
 
     def _explain_weights(self, rounds: list[Round], weights: int) -> str:
-        limit = f"most_weights={self.most_weights}"
-        if self.most_weights is not None and weights > self.most_weights:
+        most = self.most_weights
+        assert most is not None
+        if weights > most:
             smallest = min([weights, *(r.left for r in rounds if r.kept)])
             return (
-                f"{limit} was not reached: the smallest model that was seen has {smallest} "
-                f"weights, and this one, of the least free energy, has {weights}"
+                f"the limit of {most} weights was not reached: the smallest model that was seen "
+                f"has {smallest}, and this one, of the least free energy, has {weights}"
             )
-        forced = [r for r in rounds if r.forced and r.kept]
+        forced = sum(r.forced and r.kept for r in rounds)
         if not forced:
-            return f"{weights} weights are within {limit}"
+            return f"{weights} weights are within the limit of {most}"
+        plural = "round" if forced == 1 else "rounds"
         return (
-            f"{limit} was reached by {len(forced)} forced "
-            f"{'round' if len(forced) == 1 else 'rounds'}: {weights} weights are left"
+            f"the limit of {most} weights was reached by {forced} forced {plural}: {weights} "
+            "weights are left"
         )
 
     def _explain_measure(self, measure: float) -> str:
         if self.least_accuracy is not None:
-            name, limit = "accuracy", f"least_accuracy={self.least_accuracy:g}"
+            name, limit = "accuracy", f"at least {self.least_accuracy:g}"
         else:
-            name, limit = "root-mean-square error", f"most_rmse={self.most_rmse:g}"
+            name, limit = "root-mean-square error", f"at most {self.most_rmse:g}"
         words = f"{name} {measure:.4g} on the held-out rows"
         if self.allows(measure):
-            return f"{words} meets {limit}"
-        return f"no model that was seen meets {limit}: {words}"
+            return f"{words}, where {limit} is required"
+        return f"no model that was seen meets what is required, {limit}: {words}"
+
+
+def make_budget(options: dict[str, Any]) -> Budget:
+    """Return the requirements among the options of `prune`."""
+    return Budget(**{f.name: options[f.name] for f in fields(Budget) if f.name in options})
 
 
 def _measure(prediction: Predictive, targets: np.ndarray, is_share: bool) -> float:
