@@ -163,8 +163,8 @@ class PrunedClassifier(ClassifierMixin, PrunedEstimator):
         """Train for classes of which the rows have at least two."""
         if len(rows.y) > 1 and len(np.unique(rows.y)) < 2:
             raise ValueError(
-                f"the targets have one class only, {rows.y[0]!r}. Classification needs at least 2 "
-                "classes in the training data."
+                f"the targets have one class only, {rows.y.tolist()[0]!r}. Classification needs at "
+                "least 2 classes in the training data."
             )
         self.classes_ = classes
         likelihood: Likelihood = CategoricalLikelihood()
@@ -179,8 +179,9 @@ class PrunedClassifier(ClassifierMixin, PrunedEstimator):
         numbers = np.minimum(np.searchsorted(self.classes_, y), len(self.classes_) - 1)
         unknown = np.flatnonzero(self.classes_[numbers] != y)
         if len(unknown):
+            label = y.tolist()[unknown[0]]
             raise ValueError(
-                f"y is {y[unknown[0]]!r} in row {unknown[0]}, which is not one of the classes: "
+                f"y is {label!r} in row {unknown[0]}, which is not one of the classes: "
                 f"{self.classes_.tolist()}."
             )
         numbers = numbers.astype(np.int32)

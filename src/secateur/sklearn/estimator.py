@@ -256,7 +256,7 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
 
 
 def _densify(X: Any) -> np.ndarray:
-    return X.toarray() if scipy.sparse.issparse(X) else X
+    return X.toarray(order="C") if scipy.sparse.issparse(X) else X
 
 
 def name_targets(y: Any, outputs: int) -> list[str]:
