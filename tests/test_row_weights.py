@@ -99,7 +99,7 @@ def test_what_cut_weights_would_change(fits):
 
 def test_the_noise_of_weighted_rows():
     """Oracle: α̂ = α + ½ Σ w, β̂ = β + ½ Σ w E[(y − f)²], with weights that are not whole."""
-    weights = RNG.uniform(0, 2, ROWS)
+    weights = np.random.default_rng(1).uniform(0, 2, ROWS)
     trained = sc.fit(
         make_model(), (X, Y, weights), key=KEY, recipe=replace(WHOLE, batch_size=7), progress=False
     )
@@ -110,12 +110,32 @@ def test_the_noise_of_weighted_rows():
     np.testing.assert_allclose(trained.noise.rate, 1 + 0.5 * weights @ np.asarray(squares))
 
 
+def test_an_algorithm_that_samples():
+    """Oracle: moments, which local reparametrisation estimates without bias for a linear model."""
+    network = sc.networks.Dense(2, (), 2)
+    model = sc.BayesianModel(network, network.init(KEY))
+    data = (X, Y, WEIGHTS)
+    trained = sc.fit(model, data, key=KEY, recipe=WHOLE, progress=False)
+    sampled = replace(
+        trained,
+        model=replace(model, inference="local"),
+        training=replace(trained.training, recipe=replace(WHOLE, samples=400)),
+    )
+    trainer, state = resume([sampled], Arrays([data]))
+    (evaluation,) = trainer.evaluate(state)
+    np.testing.assert_allclose(evaluation.noise.shape, 1 + 0.5 * WEIGHTS.sum())
+    error = float(evaluation.free_energy.total) - trained.free_energy
+    assert abs(error) < 4 * float(evaluation.standard_error)
+    assert float(evaluation.standard_error) < 0.5
+
+
 @pytest.mark.parametrize("batch_size", [200, 40])
 def test_the_exact_posterior_of_a_conjugate_model(batch_size):
     """Oracle: the closed forms of posterior and evidence of θ ~ N(0, 1), y ~ N(θ x, 1/4)."""
-    x = RNG.normal(size=(200, 1))
-    y = 1.5 * x + 0.5 * RNG.normal(size=(200, 1))
-    weights = RNG.exponential(size=200)
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(200, 1))
+    y = 1.5 * x + 0.5 * rng.normal(size=(200, 1))
+    weights = rng.exponential(size=200)
     model = sc.BayesianModel(
         lambda w, x: x @ w, jnp.zeros((1, 1)), likelihood=sc.GaussianLikelihood(precision=4.0)
     )
@@ -144,7 +164,7 @@ def test_rows_of_weight_0_have_no_influence():
 
 def test_statistics_of_columns():
     """Oracle: NumPy's statistics of repeated values, also when blocks are joined."""
-    values = RNG.normal(size=(ROWS, 3, 2))
+    values = np.random.default_rng(3).normal(size=(ROWS, 3, 2))
     whole = Columns(values[REPEATED])
     parts = [Columns(values[i : i + 5], WEIGHTS[i : i + 5]) for i in range(0, ROWS, 5)]
     nothing = Columns(values[:2], np.zeros(2))

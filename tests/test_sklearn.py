@@ -248,11 +248,16 @@ WEIGHTS = np.arange(ROWS) % 3
 REPEATED = np.repeat(np.arange(ROWS), WEIGHTS)
 
 
+def make_holes(x, share, value):
+    is_hole = np.random.default_rng(1).random(x.shape) < share
+    return np.where(is_hole, value, x)
+
+
 @pytest.mark.parametrize("estimator", [PrunedRegressor, PrunedClassifier])
 def test_a_row_of_weight_two_is_two_rows(estimator):
     """Oracle: repeated rows, also in the means that missing values become."""
     y = Y[:, 0] if estimator is PrunedRegressor else LABELS
-    x = np.where(RNG.random(X.shape) < 0.1, np.nan, X)
+    x = make_holes(X, 0.1, np.nan)
     settings = TINY | {"batch_size": 200, "epochs": 300}
     weighted = estimator(**settings).fit(x, y, sample_weight=WEIGHTS)
     repeated = estimator(**settings).fit(x[REPEATED], y[REPEATED])
@@ -306,7 +311,7 @@ def test_selected_columns(regressor):
 
 
 def test_sparse_matrices_are_the_same_numbers():
-    x = np.where(RNG.random(X.shape) < 0.5, 0.0, X)
+    x = make_holes(X, 0.5, 0.0)
     dense = PrunedRegressor(**TINY).fit(x, Y)
     for kind in (scipy.sparse.csr_array, scipy.sparse.csc_matrix):
         sparse = PrunedRegressor(**TINY).fit(kind(x), Y)
@@ -325,7 +330,7 @@ def test_missing_values():
     estimator = PrunedRegressor(**TINY).fit(x, Y)
     assert estimator.input_names_ == ["x0", "x1", "x2", "x0 is missing", "x2 is missing"]
     assert estimator.n_features_in_ == len(estimator.selected_features_) == 3
-    new = np.where(RNG.random(X.shape) < 0.3, np.nan, X)
+    new = make_holes(X, 0.3, np.nan)
     with_mean = np.where(np.isnan(new[:, 1]), X[:, 1].mean(), new[:, 1])
     expected = imputer.transform(np.column_stack([new[:, 0], with_mean, new[:, 2]]))
     np.testing.assert_allclose(estimator.encode(new), expected, rtol=1e-12)
@@ -387,7 +392,7 @@ def test_categories():
 
 def test_a_column_of_categories_is_selected_as_one():
     table = make_table()[["wide", "colour"]]
-    y = np.where(table["colour"] == "red", 3.0, -3.0) + 0.1 * RNG.normal(size=ROWS)
+    y = np.where(table["colour"] == "red", 3.0, -3.0) + 0.1 * X[:, 2]
     estimator = PrunedRegressor(**SMALL | {"hidden": (), "epochs": 400}).fit(table, y)
     assert estimator.selected_features_.tolist() == [False, True]
     assert estimator.get_feature_names_out().tolist() == ["colour"]
@@ -461,7 +466,8 @@ def test_partial_fit_of_classes():
 
 
 def test_an_estimator_without_weights_learns_on():
-    nothing = RNG.normal(size=(ROWS, 1))
+    # What is left of the targets once X has explained all it can.
+    nothing = Y[:, 1:] - X @ np.linalg.lstsq(X, Y[:, 1:])[0]
     estimator = PrunedRegressor(**SMALL | {"hidden": ()}).fit(X, nothing)
     assert estimator.n_weights_ == 0
     estimator.partial_fit(X, nothing)
