@@ -10,19 +10,24 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 from jax import Array
 from jax.sharding import Mesh
 
 from secateur.beliefs import believe, priors
-from secateur.distributions import Normal
+from secateur.distributions import Gamma, Normal
+from secateur.likelihoods import GaussianLikelihood
 from secateur.model import BayesianModel
 from secateur.options import complete_options
 from secateur.progress import Callback, Progress
 from secateur.propagation import propagate
+from secateur.pytrees import flatten_beliefs, is_belief
+from secateur.structure import units
 from secateur.trained import Trained, collect_runs, find_best, make_fit_error
 from secateur.training.checkpoint import Checkpoint
 from secateur.training.devices import find_mesh, is_addressable
+from secateur.training.hierarchy import PriorGroups
 from secateur.training.layout import lay_out
 from secateur.training.recipe import Recipe, Training, choose_recipe, make_initial_beliefs
 from secateur.training.sources import Arrays, Stream, check_model, check_targets, make_source
@@ -30,8 +35,9 @@ from secateur.training.trainer import NotFiniteError, Trainer
 
 __all__ = ["fit", "fit_many"]
 
+LEARNT_PRIORS = ("leaves", "inputs")
 _SHARED_OPTIONS = (
-    "recipe", "epochs", "batch_size", "rate", "optimiser", "empirical_bayes", "checkpoint",
+    "recipe", "epochs", "batch_size", "rate", "optimiser", "learn_priors", "checkpoint",
     "progress", "callback",
 )  # fmt: skip
 
@@ -47,7 +53,7 @@ def fit(
     rate: float | None = None,
     optimiser: optax.GradientTransformation | None = None,
     restarts: int = 1,
-    empirical_bayes: bool = False,
+    learn_priors: str | None = None,
     size: int | None = None,
     mesh: Mesh | None = None,
     checkpoint: str | os.PathLike | None = None,
@@ -81,7 +87,11 @@ def fit(
             while the learning rate is constant, and scaled down as it falls.
         restarts: Number of initialisations to train side by side, of which the one of least free
             energy is kept. The first is the model's own, the others are drawn with the same spread.
-        empirical_bayes: Whether to learn the variance of the Normal prior of every leaf as well.
+        learn_priors: Which variances of Normal priors to learn: "leaves", one for each leaf; or
+            "inputs", one for each input of every leaf that reads inputs (found by
+            `secateur.units`), and one for each other leaf, so that inputs that do not matter are
+            switched off together. Precisions have a Gamma prior, whose complexity is part of the
+            free energy. None learns none.
         size: Number of rows, for an iterator.
         mesh: Devices to divide the rows of each step over. Defaults to those of sharded data.
         checkpoint: File to save the state of training in, every second or so. If it exists already,
@@ -115,11 +125,16 @@ def fit(
     chosen = choose_recipe(recipe, epochs=epochs, batch_size=batch_size, rate=rate)
     source = make_source(data, size=size, batch_size=chosen.batch_size)
     sharded = (data if isinstance(source, Arrays) else (), model.params)
-    candidates = _fit_runs(
+    candidates = fit_runs(
         model,
         source,
         list(jax.random.split(key, restarts)) if restarts > 1 else [key],
-        Training(chosen, optimiser, empirical_bayes, mesh or find_mesh(sharded)),
+        Training(
+            chosen,
+            optimiser,
+            find_prior_groups(model, source, learn_priors),
+            mesh or find_mesh(sharded),
+        ),
         checkpoint,
         Progress("fit", show=progress, callback=callback),
     )
@@ -138,7 +153,7 @@ def fit_many(
         datasets: Pairs `(x, y)`, such as splits of one set, or `(x, y, weights)`, as in `fit`. One
             alone is used for all keys.
         keys: A JAX random key for each run.
-        options: `recipe`, `epochs`, `batch_size`, `rate`, `optimiser`, `empirical_bayes`,
+        options: `recipe`, `epochs`, `batch_size`, `rate`, `optimiser`, `learn_priors`,
             `checkpoint`, `progress` (of the best run) and `callback`, as in `fit`.
 
     Returns:
@@ -162,31 +177,44 @@ def fit_many(
         )
     names = ("epochs", "batch_size", "rate")
     recipe = choose_recipe(chosen["recipe"], **{name: chosen[name] for name in names})
-    return _fit_runs(
+    source = Arrays(list(datasets))
+    groups = find_prior_groups(model, source, chosen["learn_priors"])
+    return fit_runs(
         model,
-        Arrays(list(datasets)),
+        source,
         keys,
-        Training(recipe, chosen["optimiser"], chosen["empirical_bayes"]),
+        Training(recipe, chosen["optimiser"], groups),
         chosen["checkpoint"],
         Progress("fit", show=chosen["progress"], callback=chosen["callback"]),
     )
 
 
-def _fit_runs(
+def fit_runs(
     model: BayesianModel,
     source: Arrays | Stream,
     keys: list[Array],
     training: Training,
     checkpoint_path: str | os.PathLike | None,
     progress: Progress,
+    *,
+    starts: list[Any] | None = None,
 ) -> list[Trained]:
-    """Train all runs and return what became of each."""
+    """Train several runs side by side and return what became of each.
+
+    Args:
+        model: See `BayesianModel`.
+        source: The data.
+        keys: A random key for each run.
+        training: How to train.
+        checkpoint_path: See `fit`.
+        progress: Informed several times a second.
+        starts: Beliefs that each run starts from. A weight of variance 0 does not exist in that
+            run, as if it had been pruned. Defaults to the recipe's.
+    """
     beliefs = believe(model.params, variance=1.0, where=model.where)
     prior = priors(beliefs, model.prior)
-    leaf_priors = jax.tree.leaves(prior, is_leaf=lambda p: hasattr(p, "log_prob"))
-    if training.empirical_bayes and not all(isinstance(p, Normal) for p in leaf_priors):
-        raise ValueError("empirical_bayes=True learns the variance of Normal priors only.")
-    starts = [
+    model = _complete_likelihood(model, training.recipe)
+    starts = starts or [
         make_initial_beliefs(training.recipe, k, beliefs, prior, redraw=number > 0)
         for number, k in enumerate(keys)
     ]
@@ -217,6 +245,45 @@ def _fit_runs(
             stacklevel=3,
         )
     return results
+
+
+def _complete_likelihood(model: BayesianModel, recipe: Recipe) -> BayesianModel:
+    """Give a Gaussian likelihood without a prior of its own the recipe's."""
+    likelihood = model.likelihood
+    if not isinstance(likelihood, GaussianLikelihood) or likelihood.prior is not None:
+        return model
+    if likelihood.precision is not None:
+        return model
+    return replace(model, likelihood=replace(likelihood, prior=Gamma(*recipe.noise_prior)))
+
+
+def find_prior_groups(
+    model: BayesianModel, source: Arrays | Stream, learn_priors: str | None
+) -> PriorGroups | None:
+    """Return, for every uncertain leaf, the axis whose indices have their own prior variances."""
+    if learn_priors is None:
+        return None
+    if learn_priors not in LEARNT_PRIORS:
+        raise ValueError(
+            f"learn_priors={learn_priors!r}. Supported: {', '.join(LEARNT_PRIORS)}, or None."
+        )
+    beliefs = believe(model.params, variance=1.0, where=model.where)
+    leaf_priors = jax.tree.leaves(
+        priors(beliefs, model.prior), is_leaf=lambda p: hasattr(p, "log_prob")
+    )
+    if not all(isinstance(p, Normal) for p in leaf_priors):
+        raise ValueError("learn_priors learns the variances of Normal priors only.")
+    leaves, _, treedef = flatten_beliefs(beliefs)
+    if learn_priors == "leaves":
+        return tuple(None for leaf in leaves if is_belief(leaf))
+    model_units = units(model.f, model.params, source.sample()[0])
+    inputs = [number for number, u in enumerate(model_units.units) if u.kind == "input"]
+    axes = treedef.flatten_up_to(model_units.axes)
+    return tuple(
+        next((a for a, labels in enumerate(by_axis) if np.isin(labels, inputs).all()), None)
+        for leaf, by_axis in zip(leaves, axes, strict=True)
+        if is_belief(leaf)
+    )
 
 
 def _check(model: BayesianModel, source: Arrays | Stream, trainer: Trainer, beliefs: Any) -> None:

@@ -81,7 +81,7 @@ def update(
         priors=_make_priors(trained.beliefs, first_priors, trust),
         training=replace(
             trained.training,
-            empirical_bayes=False,
+            prior_groups=None,
             before_update=BeforeUpdate(first_priors, live(trained.beliefs)),
         ),
     )

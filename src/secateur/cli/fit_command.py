@@ -22,6 +22,7 @@ _INTERRUPTED = 130  # the exit code that shells give a program that Ctrl-C ended
 Task = StrEnum("Task", ["regression", "classification"])
 Missing = StrEnum("Missing", ["error", "drop", "mean"])
 Inference = StrEnum("Inference", ["moments", "local", "global"])
+LearntPriors = StrEnum("LearntPriors", ["inputs", "leaves", "none"])
 What = StrEnum("What", ["weights", "units", "both"])
 
 
@@ -55,8 +56,30 @@ def fit(
         ),
     ] = Missing.error,
     hidden: Annotated[
-        str, _option("--hidden", help="Units of each hidden layer: 50, or 64,32; 0 for none.")
-    ] = "50",
+        str,
+        _option(
+            "--hidden",
+            help="Units of each hidden layer: 50, or 64,32; 0 for none. By default linear, narrow "
+            "and wide networks are trained and pruned, and the free energy chooses.",
+        ),
+    ] = "auto",
+    learn_priors: Annotated[
+        LearntPriors,
+        _option(
+            "--learn-priors",
+            help="Prior variances to learn: one for each input and layer, one for each layer, or "
+            "none.",
+        ),
+    ] = LearntPriors.inputs,
+    noise_prior: Annotated[
+        tuple[float, float] | None,
+        _option(
+            "--noise-prior",
+            metavar="SHAPE RATE",
+            help="Gamma prior of the noise's precision, for a standardised target; by default "
+            "1 0.01.",
+        ),
+    ] = None,
     inference: Annotated[
         Inference, _option("--inference", help="How uncertainty travels through the network.")
     ] = Inference.moments,
@@ -118,7 +141,9 @@ def fit(
     messages = Console(stderr=True, highlight=False, quiet=quiet, soft_wrap=True)
     settings = RunSettings(
         task=task and task.value,
-        hidden=parse_layers(hidden),
+        hidden=None if hidden == "auto" else parse_layers(hidden),
+        learn_priors=None if learn_priors == LearntPriors.none else learn_priors.value,
+        noise_prior=noise_prior,
         inference=inference.value,
         what=what.value,
         grow=grow,
@@ -178,7 +203,7 @@ def parse_layers(text: str) -> tuple[int, ...]:
     if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
         raise UserError(
             f"--hidden {text}: give the units of each hidden layer, such as 50 or 64,32; 0 for "
-            "none."
+            "none; or auto."
         )
     return tuple(map(int, parts))
 

@@ -252,7 +252,7 @@ def _make_cuts(trainer: Trainer, what: str, prior: Any) -> dict[str, Move]:
             raise ValueError("no units were found in the model's function; see secateur.units.")
         cuts["cut units"] = make_unit_cut(Grouping(model_units, layout), prior)
     if what != "units":
-        cuts["cut weights"] = make_weight_cut(prior)
+        cuts["cut weights"] = make_weight_cut(trainer.spec, prior)
     return cuts
 
 

@@ -26,8 +26,12 @@ class RunSettings:
 
     Attributes:
         task: "regression" or "classification", or None to let the target decide.
-        hidden: Number of units of every hidden layer; empty for a linear model.
+        hidden: Number of units of every hidden layer; empty for a linear model. None lets the free
+            energy choose among structures; see `secateur.selection`.
         inference: "moments", "local" or "global".
+        learn_priors: Which prior variances to learn: "inputs", "leaves", or None for none.
+        noise_prior: Shape and rate of the Gamma prior of the noise's precision, in units of the
+            standardised target, or None for the recipe's.
         what: What to prune: "weights", "units" or "both".
         grow: Whether weights may come back.
         seed: Seed of everything random.
@@ -43,8 +47,10 @@ class RunSettings:
     """
 
     task: str | None = None
-    hidden: tuple[int, ...] = (50,)
+    hidden: tuple[int, ...] | None = None
     inference: str = "moments"
+    learn_priors: str | None = "inputs"
+    noise_prior: tuple[float, float] | None = None
     what: str = "weights"
     grow: bool = False
     seed: int = 0
@@ -68,7 +74,12 @@ class RunSettings:
     def describe(self) -> dict[str, Any]:
         """Return the settings for people to read, without those that were left open."""
         values = asdict(self)
-        values["hidden"] = ", ".join(map(str, self.hidden)) or "none"
+        if self.hidden is None:
+            values["hidden"] = "chosen by free energy"
+        else:
+            values["hidden"] = ", ".join(map(str, self.hidden)) or "none"
+        if self.noise_prior is not None:
+            values["noise_prior"] = "Gamma({:g}, {:g})".format(*self.noise_prior)
         values["drop"] = ", ".join(self.drop)
         return {name: value for name, value in values.items() if value not in (None, "", False)}
 

@@ -14,6 +14,7 @@ from secateur.distributions import Normal
 from secateur.propagation import propagate
 from secateur.training.batches import cut_rows
 from secateur.training.blocks import RowBlock
+from secateur.training.hierarchy import hyper_complexity
 from secateur.training.layout import flat_complexity
 from secateur.training.objective import FreeEnergy, compute_parts
 from secateur.training.program import (
@@ -69,6 +70,8 @@ def evaluate(
                 counts = jnp.tile(weights, samples) * counts
             noise = likelihood.update_noise(flat, repeated, weights=counts)
         divergence = flat_complexity(state.weights, state.alive, state.prior)
+        if spec.prior_groups is not None:
+            divergence += hyper_complexity(spec.layout, spec.prior_groups, state.alive, state.prior)
 
         def judge(prediction: Any) -> FreeEnergy:
             return compute_parts(

@@ -19,11 +19,11 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
-from secateur.distributions import Normal
 from secateur.propagation import draws, propagate
 from secateur.propagation.noise import DrawnNoise
 from secateur.training.batches import deal, draw_noise, shuffle, steps_per_pass, take_noise
 from secateur.training.blocks import RowBlock
+from secateur.training.hierarchy import PriorGroups, fit_priors, hyper_complexity
 from secateur.training.layout import (
     Coordinates,
     Layout,
@@ -47,7 +47,7 @@ class ProgramSpec(NamedTuple):
     layout: Layout
     optimiser: optax.GradientTransformation
     batch_size: int
-    empirical_bayes: bool
+    prior_groups: PriorGroups | None  # whose variances are learnt; see `hierarchy`
     conjugate_noise: bool  # else q(γ) is left to the optimiser; see `free_noise`
     mesh: Mesh | None  # devices that share the rows of each step
     shard_weights: bool  # and the weights
@@ -284,14 +284,16 @@ def _finish_epoch(
         noise = jax.tree.map(jax.nn.softplus, free)
     is_finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(v)) for v in jax.tree.leaves(weights)]))
     bad_step = jnp.where((bad_step < 0) & ~is_finite, batches - 1, bad_step)
-    prior = state.prior
-    if spec.empirical_bayes:
-        prior = fit_priors(spec.layout, weights.beliefs(state.alive), prior)
+    prior, divergence, alive = state.prior, sums[0] / batches, state.alive
+    if spec.prior_groups is not None:
+        flat = weights.beliefs(alive)
+        prior = fit_priors(spec.layout, spec.prior_groups, alive, flat, prior)
+        divergence += hyper_complexity(spec.layout, spec.prior_groups, alive, prior)
     new = TrainingState(
         weights, state.alive, memory, noise, noise_steps, prior, state.key, state.epoch + 1
     )
     noise_complexity = constants.likelihood.noise_complexity(noise)
-    record = EpochRecord(sums[0] / batches, noise_complexity, sums[1] / batches, bad_step)
+    record = EpochRecord(divergence, noise_complexity, sums[1] / batches, bad_step)
     # A run that failed keeps its last good state.
     return jax.tree.map(partial(_choose, bad_step < 0), new, state), record
 
@@ -321,26 +323,6 @@ def free_noise(noise: Any) -> Any:
     noise keeps the precision too low and the weights from settling (docs/design-notes.md).
     """
     return jax.tree.map(lambda p: p + jnp.log(-jnp.expm1(-p)), noise)
-
-
-def fit_priors(
-    layout: Layout, flat: tuple[Normal, ...], priors: tuple[Normal, ...]
-) -> tuple[Normal, ...]:
-    """Return, for every leaf, the prior variance of least complexity.
-
-    Empirical Bayes: ∂KL/∂σ_p² = 0 where σ_p² is the mean over live weights of σ² + (μ − μ_p)².
-    """
-    variances = []
-    for place in layout.places:
-        q, prior = flat[place.vector], priors[place.vector]
-        alive = q.variance > 0
-        square = jnp.where(alive, q.variance + jnp.square(q.mean - prior.mean), 0)
-        here = slice(place.start, place.start + place.size)
-        live = jnp.sum(alive[here])
-        mean = jnp.sum(square[here]) / jnp.maximum(live, 1)
-        variances.append(jnp.where(live > 0, mean, prior.variance[place.start]))
-    vectors = layout.vectors(variances, padding=1.0)
-    return tuple(Normal(p.mean, v) for p, v in zip(priors, vectors, strict=True))
 
 
 # --- compiled programs ----------------------------------------------------------------------------

@@ -74,7 +74,7 @@ class Trainer:
         if any(other != layout for other, _, _ in layouts):
             raise ValueError("the models differ in structure. Give those of one fit_many.")
         self._flat_beliefs = [flat for _, flat, _ in layouts]
-        self._flat_priors = _flatten_all_priors(layout, priors, training.empirical_bayes)
+        self._flat_priors = _flatten_all_priors(layout, priors, training.prior_groups is not None)
         self.scalings = scalings or self._make_scalings()
         batch_size = min(recipe.batch_size, source.size)
         optimiser = training.optimiser or make_adam(layout, recipe.full_rate_width)
@@ -84,7 +84,7 @@ class Trainer:
             layout,
             optimiser,
             batch_size,
-            training.empirical_bayes,
+            training.prior_groups,
             recipe.conjugate_noise,
             mesh=mesh,
             shard_weights=shard_weights,
@@ -175,7 +175,7 @@ class Trainer:
         facts = (jax.tree.structure(moved), self.recipe, self.spec.inference)
         return fingerprint(
             [state, list(data), self.model.likelihood],
-            *(*facts, self.training.empirical_bayes, source.size, source.total_weights, *options),
+            *(*facts, self.training.prior_groups, source.size, source.total_weights, *options),
         )
 
     def _initial_noise(self) -> Any:
@@ -399,9 +399,9 @@ class Trainer:
         return devices.gather(self.spec.mesh, tree)
 
 
-def _flatten_all_priors(layout: Any, priors: Sequence[PyTree], empirical_bayes: bool) -> list[Any]:
+def _flatten_all_priors(layout: Any, priors: Sequence[PyTree], expand: bool) -> list[Any]:
     """Return the flat priors of every run, with parameters of equal shapes."""
-    flat = [flatten_priors(layout, p, expand=empirical_bayes) for p in priors]
+    flat = [flatten_priors(layout, p, expand=expand) for p in priors]
     shapes = [jax.tree.map(np.shape, f) for f in flat]
     if any(s != shapes[0] for s in shapes):
         flat = [flatten_priors(layout, p, expand=True) for p in priors]
