@@ -100,14 +100,14 @@ def test_what_cut_weights_would_change(fits):
 def test_the_noise_of_weighted_rows():
     """Oracle: α̂ = α + ½ Σ w, β̂ = β + ½ Σ w E[(y − f)²], with weights that are not whole."""
     weights = np.random.default_rng(1).uniform(0, 2, ROWS)
-    trained = sc.fit(
-        make_model(), (X, Y, weights), key=KEY, recipe=replace(WHOLE, batch_size=7), progress=False
-    )
-    np.testing.assert_allclose(trained.noise.shape, 1 + 0.5 * weights.sum(), rtol=1e-9)
+    model = make_model(sc.GaussianLikelihood(sc.Gamma(2.0, 3.0)))
+    recipe = replace(WHOLE, batch_size=7)
+    trained = sc.fit(model, (X, Y, weights), key=KEY, recipe=recipe, progress=False)
+    np.testing.assert_allclose(trained.noise.shape, 2 + 0.5 * weights.sum(), rtol=1e-9)
     x, y = trained.scaling.standardise((X, Y), np.float64)
     f = sc.propagate(trained.model.f, "moments")(None, trained.beliefs, x)
     squares = (y - f.mean) ** 2 + f.variance
-    np.testing.assert_allclose(trained.noise.rate, 1 + 0.5 * weights @ np.asarray(squares))
+    np.testing.assert_allclose(trained.noise.rate, 3 + 0.5 * weights @ np.asarray(squares))
 
 
 def test_an_algorithm_that_samples():
@@ -118,7 +118,7 @@ def test_an_algorithm_that_samples():
     trained = sc.fit(model, data, key=KEY, recipe=WHOLE, progress=False)
     sampled = replace(
         trained,
-        model=replace(model, inference="local"),
+        model=replace(trained.model, inference="local"),
         training=replace(trained.training, recipe=replace(WHOLE, samples=400)),
     )
     trainer, state = resume([sampled], Arrays([data]))

@@ -264,7 +264,7 @@ def test_a_row_of_weight_two_is_two_rows(estimator):
     assert weighted.free_energy_ == pytest.approx(repeated.free_energy_, rel=1e-9)
     method = "predict" if estimator is PrunedRegressor else "predict_proba"
     expected = getattr(repeated, method)(x)
-    np.testing.assert_allclose(getattr(weighted, method)(x), expected, rtol=1e-5)
+    np.testing.assert_allclose(getattr(weighted, method)(x), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_weights_of_classes():
