@@ -18,8 +18,9 @@ from jax.sharding import Mesh
 from secateur.beliefs import believe, priors
 from secateur.distributions import Gamma, Normal
 from secateur.likelihoods import GaussianLikelihood
+from secateur.likelihoods.base import check_likelihood
 from secateur.model import BayesianModel
-from secateur.options import complete_options
+from secateur.options import check_count, check_key, check_keys, complete_options
 from secateur.progress import Callback, Progress
 from secateur.propagation import propagate
 from secateur.pytrees import flatten_beliefs, is_belief
@@ -27,6 +28,7 @@ from secateur.structure import units
 from secateur.trained import Trained, collect_runs, find_best, make_fit_error
 from secateur.training.checkpoint import Checkpoint
 from secateur.training.devices import find_mesh, is_addressable
+from secateur.training.function_checks import find_mistakes
 from secateur.training.hierarchy import PriorGroups
 from secateur.training.layout import lay_out
 from secateur.training.recipe import Recipe, Training, choose_recipe, make_initial_beliefs
@@ -120,8 +122,8 @@ def fit(
 
     Reference: Algorithm 1 of the paper, its first step.
     """
-    if restarts < 1:
-        raise ValueError(f"restarts={restarts}. Give at least 1.")
+    key, restarts = check_key(key), check_count(restarts, "restarts")
+    _check_is_model(model)
     chosen = choose_recipe(recipe, epochs=epochs, batch_size=batch_size, rate=rate)
     source = make_source(data, size=size, batch_size=chosen.batch_size)
     sharded = (data if isinstance(source, Arrays) else (), model.params)
@@ -169,7 +171,8 @@ def fit_many(
         [1, -2]
     """
     chosen = complete_options(fit, _SHARED_OPTIONS, options, caller="fit_many")
-    keys = list(keys)
+    keys = check_keys(keys)
+    _check_is_model(model)
     if len(datasets) not in (1, len(keys)):
         raise ValueError(
             f"{len(datasets)} data sets and {len(keys)} keys. Give a key for every data set, or "
@@ -211,6 +214,7 @@ def fit_runs(
         starts: Beliefs that each run starts from. A weight of variance 0 does not exist in that
             run, as if it had been pruned. Defaults to the recipe's.
     """
+    check_likelihood(model.likelihood)
     beliefs = believe(model.params, variance=1.0, where=model.where)
     prior = priors(beliefs, model.prior)
     model = _complete_likelihood(model, training.recipe)
@@ -245,6 +249,14 @@ def fit_runs(
             stacklevel=3,
         )
     return results
+
+
+def _check_is_model(model: Any) -> None:
+    if not isinstance(model, BayesianModel):
+        advice = "Give a BayesianModel(f, params)."
+        if isinstance(model, Trained):
+            advice = "Give its model (trained.model), or learn from new data with update."
+        raise TypeError(f"a {type(model).__name__} is not a model to train. {advice}")
 
 
 def _complete_likelihood(model: BayesianModel, recipe: Recipe) -> BayesianModel:
@@ -291,6 +303,8 @@ def _check(model: BayesianModel, source: Arrays | Stream, trainer: Trainer, beli
     for _, columns in source.columns:
         check_targets(columns)
     sample = trainer.scalings[0].standardise(source.sample(), trainer.spec.layout.dtype)
+    for mistake in find_mistakes(model.f, model.params, sample[0], model.likelihood):
+        warnings.warn(mistake, stacklevel=4)
     targets = [sample[1]]
     if isinstance(source, Arrays):
         targets += [one.targets for one in source.sets if is_addressable(one.targets)]

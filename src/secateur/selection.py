@@ -25,6 +25,7 @@ from secateur.model import BayesianModel
 from secateur.networks import Dense
 from secateur.progress import Callback, Progress
 from secateur.pruning import prune_many
+from secateur.pruning.budget import Budget, make_budget
 from secateur.trained import Trained
 from secateur.training.recipe import Recipe, Training, choose_recipe
 from secateur.training.sources import make_source
@@ -205,24 +206,31 @@ def select_structure(
         callback=callbacks[1],
         **(prune_options or {}),
     )
+    budget = make_budget(prune_options or {})
     candidates = [
-        _choose_restart(structure, fits[start : start + restarts], pruned[start : start + restarts])
+        _choose_restart(
+            structure,
+            fits[start : start + restarts],
+            pruned[start : start + restarts],
+            budget,
+        )
         for structure, start in zip(structures, range(0, len(runs), restarts), strict=True)
     ]
-    best = min(candidates, key=lambda c: _rank(c.pruned))
+    best = min(candidates, key=lambda c: _rank(c.pruned, budget))
     return Selection(tuple(candidates), best)
 
 
-def _rank(trained: Trained) -> tuple[float, int]:
-    """Order by free energy; of the same, the fewest weights."""
+def _rank(trained: Trained, budget: Budget) -> tuple[bool, float, int]:
+    """Order by whether requirements are met, then free energy; of the same, the fewest weights."""
     value = trained.free_energy
-    return (math.inf if math.isnan(value) else value), trained.live_weights
+    energy = math.inf if math.isnan(value) else value
+    return not budget.is_met_by(trained), energy, trained.live_weights
 
 
 def _choose_restart(
-    structure: Structure, fits: Sequence[Trained], pruned: Sequence[Trained]
+    structure: Structure, fits: Sequence[Trained], pruned: Sequence[Trained], budget: Budget
 ) -> Candidate:
-    best = min(range(len(pruned)), key=lambda run: _rank(pruned[run]))
+    best = min(range(len(pruned)), key=lambda run: _rank(pruned[run], budget))
     energies = tuple(p.free_energy for p in pruned)
     own = _take_structure(pruned[best], structure)
     return Candidate(

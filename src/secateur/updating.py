@@ -11,11 +11,19 @@ from jax import Array
 
 from secateur.beliefs import live
 from secateur.distributions import Normal
+from secateur.options import check_count, check_key
 from secateur.progress import Callback, Progress
 from secateur.pruning.growth import draw_weights
 from secateur.pruning.moves import score_weights
 from secateur.pytrees import align_tree, flatten_beliefs, is_belief
-from secateur.trained import Trained, collect_runs, make_fit_error, open_data, resume
+from secateur.trained import (
+    Trained,
+    check_trained,
+    collect_runs,
+    make_fit_error,
+    open_data,
+    resume,
+)
 from secateur.training.layout import Coordinates, flatten_priors
 from secateur.training.program import TrainingState
 from secateur.training.recipe import BeforeUpdate
@@ -71,6 +79,9 @@ def update(
         >>> bool(new.beliefs.variance[0, 0] < old.beliefs.variance[0, 0])
         True
     """
+    key = check_key(key)
+    check_trained(trained)
+    epochs = None if epochs is None else check_count(epochs, "epochs")
     if not 0 < trust <= 1:
         raise ValueError(f"trust={trust}. Give a number above 0 and up to 1.")
     before = trained.training.before_update

@@ -87,6 +87,28 @@ def fit(
         What, _option("--what", help="What to prune: single weights, whole units, or both.")
     ] = What.weights,
     grow: Annotated[bool, _option("--grow", help="Let weights come back, too.")] = False,
+    most_weights: Annotated[
+        int | None,
+        _option("--most-weights", help="Largest number of weights of the pruned network.", min=1),
+    ] = None,
+    least_accuracy: Annotated[
+        float | None,
+        _option(
+            "--least-accuracy",
+            help="Smallest share of right answers on the held-out rows, such as 0.9: of the models "
+            "seen while pruning, the one of least free energy that has it.",
+            min=0,
+            max=1,
+        ),
+    ] = None,
+    most_rmse: Annotated[
+        float | None,
+        _option(
+            "--most-rmse",
+            help="Largest root-mean-square error on the held-out rows, in the target's units.",
+            min=0,
+        ),
+    ] = None,
     seed: Annotated[int, _option("--seed", help="Seed of everything random.", min=0)] = 0,
     restarts: Annotated[
         int,
@@ -147,6 +169,9 @@ def fit(
         inference=inference.value,
         what=what.value,
         grow=grow,
+        most_weights=most_weights,
+        least_accuracy=least_accuracy,
+        most_rmse=most_rmse,
         seed=seed,
         restarts=restarts,
         minutes=minutes,

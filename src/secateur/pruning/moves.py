@@ -100,10 +100,33 @@ def _credit_groups(spec: ProgramSpec, state: TrainingState, delta_f: Vectors) ->
     return map_runs(credit, state.alive, state.prior, delta_f)
 
 
-def cut_lowest(state: TrainingState, criterion: str, counts: np.ndarray) -> Change:
+def make_budget_cut(most_weights: int, criterion: str, prior: Any = None) -> Move:
+    """Return the move that cuts the lowest weights, at most a quarter of them, down to a number.
+
+    Args:
+        most_weights: Number of weights that may stay.
+        criterion: Criterion that orders them; see `prune_scores`.
+        prior: Prior by vector to score with. Defaults to the state's own.
+    """
+
+    def cut_towards(state: TrainingState, share: np.ndarray) -> Change:
+        return cut_lowest(state, criterion, find_excess(state, most_weights), prior=prior)
+
+    return cut_towards
+
+
+def find_excess(state: TrainingState, most_weights: int) -> np.ndarray:
+    """Return, by run, how many weights to cut next on the way to a number of them."""
+    live = count_live(state)
+    return np.minimum(np.maximum(live - most_weights, 0), np.maximum(live // 4, 1))
+
+
+def cut_lowest(
+    state: TrainingState, criterion: str, counts: np.ndarray, *, prior: Any = None
+) -> Change:
     """Cut a number of weights of each run, the lowest by a criterion."""
-    delta_f = score_weights(state, "bmr")
-    scores = score_weights(state, criterion)
+    delta_f = score_weights(state, "bmr", prior=prior)
+    scores = score_weights(state, criterion, prior=prior)
     return cut_below(state, scores, delta_f, find_limits(join_by_run(scores), counts))
 
 

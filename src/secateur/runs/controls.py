@@ -34,6 +34,9 @@ class RunSettings:
             standardised target, or None for the recipe's.
         what: What to prune: "weights", "units" or "both".
         grow: Whether weights may come back.
+        most_weights: Largest number of weights of the pruned network, or None.
+        least_accuracy: Smallest share of right answers on the held-out rows, or None.
+        most_rmse: Largest root-mean-square error on the held-out rows, or None.
         seed: Seed of everything random.
         restarts: Number of initialisations to train side by side.
         minutes: Maximum duration of the whole run, or None.
@@ -53,6 +56,9 @@ class RunSettings:
     noise_prior: tuple[float, float] | None = None
     what: str = "weights"
     grow: bool = False
+    most_weights: int | None = None
+    least_accuracy: float | None = None
+    most_rmse: float | None = None
     seed: int = 0
     restarts: int = 1
     minutes: float | None = None

@@ -17,6 +17,7 @@ import secateur as sc
 from secateur import report
 from secateur.caveats import find_caveats
 from secateur.distributions import Gamma
+from secateur.remedies import Remedy, UsageError
 from secateur.runs.controls import RunClock, RunSettings
 from secateur.runs.folder import RunFolder
 from secateur.selection import STRUCTURES, Structure, select_structure
@@ -82,7 +83,7 @@ def fit_table(
     say(_describe_sizes(table, len(split.training[1]), settings))
     with clock:
         try:
-            candidate, candidates = _train(table, split.training, settings, folder, clock, progress)
+            candidate, candidates = _train(table, split, settings, folder, clock, progress)
         except (sc.FitError, ValueError):
             if not resume:  # a checkpoint of an earlier run stays
                 folder.remove_checkpoint()
@@ -187,9 +188,45 @@ def split_rows(table: EncodedTable, settings: RunSettings) -> Split:
     return Split(training, held_out)
 
 
+def _make_requirements(
+    task: str, held_out: tuple[np.ndarray, np.ndarray] | None, settings: RunSettings
+) -> dict[str, Any]:
+    """Return the options of `prune` that say what its result has to meet.
+
+    Raises:
+        UsageError: They say nothing of the targets, or there are no held-out rows.
+    """
+    accuracy, rmse = settings.least_accuracy, settings.most_rmse
+    requirements = {"most_weights": settings.most_weights}
+    if accuracy is None and rmse is None:
+        return requirements
+    if accuracy is not None and (task != "classification" or rmse is not None):
+        raise UsageError(
+            "A least accuracy is for one target with classes.",
+            Remedy("most_rmse", "ERROR", "is for targets that are numbers"),
+        )
+    if rmse is not None and task == "classification":
+        raise UsageError(
+            "A largest root-mean-square error is for targets that are numbers.",
+            Remedy("least_accuracy", "SHARE", "is for classes"),
+        )
+    if held_out is None:
+        raise UsageError(
+            "Accuracy and root-mean-square error are measured on held-out rows, and there are "
+            "none.",
+            Remedy("held_out", 0.2, "holds out a fifth of the rows"),
+        )
+    return {
+        **requirements,
+        "held_out": held_out,
+        "least_accuracy": accuracy,
+        "most_rmse": rmse,
+    }
+
+
 def _train(
     table: EncodedTable,
-    data: tuple[np.ndarray, np.ndarray],
+    split: Split,
     settings: RunSettings,
     folder: RunFolder,
     clock: RunClock,
@@ -199,7 +236,7 @@ def _train(
 
     Checkpoints go to the folder.
     """
-    encoding = table.encoding
+    encoding, data = table.encoding, split.training
     likelihood: Any = sc.CategoricalLikelihood()
     if encoding.task != "classification":
         prior = settings.noise_prior and Gamma(*settings.noise_prior)
@@ -222,6 +259,7 @@ def _train(
             "what": settings.what,
             "grow": settings.grow,
             "epochs": settings.epochs,
+            **_make_requirements(encoding.task, split.held_out, settings),
         },
         checkpoint=folder.checkpoint,
         progress=progress,

@@ -15,6 +15,7 @@ from jax import Array
 from jax.sharding import Mesh
 
 from secateur.distributions import Normal
+from secateur.options import check_count
 from secateur.pytrees import PyTree, flatten_beliefs, is_belief
 from secateur.training.hierarchy import PriorGroups
 from secateur.training.layout import Layout, Place
@@ -111,9 +112,10 @@ def choose_recipe(
         recipe = RECIPES[recipe]
     options = {"epochs": epochs, "batch_size": batch_size, "rate": rate}
     changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    for name, value in changes.items():
-        if not value > 0:
-            raise ValueError(f"{name}={value}. It must be positive.")
+    for name in changes.keys() & {"epochs", "batch_size"}:
+        changes[name] = check_count(changes[name], name)
+    if rate is not None and not 0 < rate < math.inf:
+        raise ValueError(f"rate={rate}. It must be positive.")
     return replace(recipe, **changes)
 
 

@@ -7,7 +7,7 @@ and it stays −ln evidence of the targets in their own units.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -18,6 +18,13 @@ from jax.tree_util import register_dataclass
 
 from secateur.distributions import Normal
 from secateur.training.devices import is_addressable
+from secateur.training.table_columns import (
+    ColumnNames,
+    arrange_columns,
+    check_rows_apart,
+    is_table,
+    make_array,
+)
 
 # A deviation below this part of the values' own size is rounding: the column is constant.
 _RELATIVE_ROUNDING = {2: 1e-2, 4: 1e-6, 8: 1e-11}
@@ -67,10 +74,54 @@ class Scaling:
     Attributes:
         inputs: a pytree like the inputs, with an `Affine` or None in the place of each array.
         targets: an `Affine` or None.
+        column_names: names of the columns of every table among the inputs, by which later tables
+            are matched; empty if there was none.
     """
 
     inputs: Any
     targets: Affine | None
+    column_names: ColumnNames = field(default=(), metadata={"static": True})
+
+    def arrange(self, inputs: Any) -> Any:
+        """Take the columns of tables by name, and check that inputs are like those of the fit.
+
+        Args:
+            inputs: Inputs, with tables, lists or arrays of any kind in the places of arrays.
+
+        Returns:
+            The inputs as arrays.
+
+        Raises:
+            ValueError: They have another structure, other columns, or no axis of rows.
+            TypeError: They hold text.
+        """
+        arranged = arrange_columns(inputs, self.column_names)
+        check_rows_apart(arranged, None)
+        arrays = jax.tree.map(lambda x: make_array(x, "inputs"), arranged, is_leaf=is_table)
+        self.check_columns(arrays)
+        return arrays
+
+    @property
+    def knows_columns(self) -> bool:
+        """Return whether the number of columns of every input is known."""
+        return all(isinstance(a, Affine) for a in jax.tree.leaves(self.inputs, is_leaf=_is_affine))
+
+    def check_columns(self, inputs: Any) -> None:
+        """Refuse inputs of another structure, or with another number of columns."""
+        if self.inputs is None:
+            return
+        expected: Any
+        structure: Any
+        affines, expected = jax.tree.flatten(self.inputs, is_leaf=_is_affine)
+        arrays, structure = jax.tree.flatten(inputs)
+        if structure != expected:
+            raise ValueError(
+                f"the inputs are {_describe(structure)}, and the model was fitted to "
+                f"{_describe(expected)}. Give inputs of the same structure."
+            )
+        for affine, values in zip(affines, arrays, strict=True):
+            if affine is not None:
+                _check_width(affine, np.shape(values), self.column_names)
 
     def standardise_inputs(self, inputs: Any, dtype: Any) -> Any:
         """Standardise inputs, and give floating numbers the dtype."""
@@ -89,6 +140,32 @@ class Scaling:
         """Standardise inputs and targets, and give floating numbers the dtype."""
         inputs, targets = block
         return self.standardise_inputs(inputs, dtype), self.standardise_targets(targets, dtype)
+
+
+def _describe(structure: Any) -> str:
+    name = str(structure).removeprefix("PyTreeDef(").removesuffix(")")
+    return "one array" if name == "*" else f"the pytree {name}"
+
+
+def _check_width(affine: Affine, shape: tuple[int, ...], names: ColumnNames) -> None:
+    """Refuse an array whose last axis does not have as many columns as there were."""
+    columns = np.shape(affine.shift)
+    if not columns and len(shape) == 1:
+        return
+    if not columns or len(shape) < 2:
+        expected = f"(rows, …, {columns[0]})" if columns else "(rows,)"
+        advice = " A single row needs an axis of rows: row[None]." if columns == shape else ""
+        raise ValueError(
+            f"the inputs have shape {shape}, and the model was fitted to inputs of shape "
+            f"{expected}, rows first.{advice}"
+        )
+    if shape[-1] != columns[0]:
+        known = [list(n) for n in names if n is not None and len(n) == columns[0]]
+        order = f", in this order: {known[0]}" if known else ""
+        raise ValueError(
+            f"the inputs have {shape[-1]} columns (shape {shape}), and the model was fitted to "
+            f"{columns[0]}. Give the same columns{order}."
+        )
 
 
 def _standardise(affine: Affine | None, values: Any, dtype: Any) -> Any:

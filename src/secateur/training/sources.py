@@ -7,7 +7,7 @@ blocks of fixed size, used in turn; training sees no more than one of them at a 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
 
@@ -20,6 +20,14 @@ from secateur.distributions import Normal
 from secateur.training.blocks import RowBlock, check_same_kind, check_weights
 from secateur.training.devices import is_addressable
 from secateur.training.scaling import Columns, Scaling
+from secateur.training.table_columns import (
+    ColumnNames,
+    arrange_columns,
+    check_rows_apart,
+    is_table,
+    make_array,
+    read_names,
+)
 
 Pair = tuple[Any, Array]
 
@@ -34,12 +42,20 @@ class Arrays:
 
     Args:
         sets: Tuples of inputs, targets and, where rows have them, weights.
+        column_names: Names of the columns that tables among the inputs are to have, in order.
+            Defaults to those of the first set.
     """
 
     repeatable = True
 
-    def __init__(self, sets: list[Any]) -> None:
-        self.sets = [make_block(*one) for one in sets]
+    def __init__(self, sets: list[Any], *, column_names: ColumnNames = ()) -> None:
+        for one in sets:
+            check_data(one)
+        self.column_names = column_names or (read_names(sets[0][0]) if sets else ())
+        self.sets = [
+            make_block(arrange_columns(inputs, self.column_names), *others)
+            for inputs, *others in sets
+        ]
         check_shapes(self.sets)
         self.size = len(self.sets[0].targets)
         self.total_weights = [one.total_weight for one in self.sets]
@@ -68,10 +84,16 @@ class Stream:
         batches: Function or iterable that starts each pass. An iterator allows one pass only.
         size: Number of rows in all. By default they are counted in a pass of their own.
         batch_size: Number of rows in a step. Blocks are multiples of it.
+        column_names: Names of the columns that tables among the inputs are to have, in order.
+            Defaults to those of the first batch.
     """
 
-    def __init__(self, batches: Any, *, size: int | None, batch_size: int) -> None:
-        self._open, self.repeatable = _opener(batches)
+    def __init__(
+        self, batches: Any, *, size: int | None, batch_size: int, column_names: ColumnNames = ()
+    ) -> None:
+        open_batches, self.repeatable = _opener(batches)
+        self.column_names = column_names
+        self._open = lambda: self._arrange(open_batches())
         self._block_rows = batch_size * max(1, _BLOCK_ROWS // batch_size)
         if self.repeatable:
             statistics = _statistics(self._open())
@@ -103,6 +125,14 @@ class Stream:
         self.total_weights = [weight * (self.size / counted)]
         self.blocks_per_pass = -(-self.size // self._block_rows)
 
+    def _arrange(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield batches with the columns of tables in the order of the first."""
+        for batch in batches:
+            check_batch(batch)
+            inputs, *others = batch
+            self.column_names = self.column_names or read_names(inputs)
+            yield (arrange_columns(inputs, self.column_names), *others)
+
     def sample(self) -> Pair:
         """Return a few rows, to try the model on."""
         return self._sample
@@ -127,7 +157,13 @@ class Stream:
                 return
 
 
-def make_scaling(columns: tuple[Any, Columns], *, inputs: bool, targets: bool) -> Scaling:
+def make_scaling(
+    columns: tuple[Any, Columns],
+    *,
+    inputs: bool,
+    targets: bool,
+    column_names: ColumnNames = (),
+) -> Scaling:
     """Return the change of units that a recipe asks for."""
     x, y = columns
     return Scaling(
@@ -135,6 +171,7 @@ def make_scaling(columns: tuple[Any, Columns], *, inputs: bool, targets: bool) -
             lambda c: c.affine() if inputs and c is not None else None, x, is_leaf=_is_columns
         ),
         targets=y.affine() if targets else None,
+        column_names=column_names,
     )
 
 
@@ -210,13 +247,16 @@ def _concatenate(blocks: list[RowBlock]) -> RowBlock:
     return jax.tree.map(lambda *parts: np.concatenate([np.asarray(p) for p in parts]), *blocks)
 
 
-def make_source(data: Any, *, size: int | None, batch_size: int) -> Arrays | Stream:
+def make_source(
+    data: Any, *, size: int | None, batch_size: int, column_names: ColumnNames = ()
+) -> Arrays | Stream:
     """Return the user's data as a source: arrays `(x, y)` or `(x, y, weights)`, or a stream."""
+    check_data(data)
     if not _are_arrays(data):
-        return Stream(data, size=size, batch_size=batch_size)
+        return Stream(data, size=size, batch_size=batch_size, column_names=column_names)
     if size is not None:
         raise ValueError(f"size={size} is for streams; arrays have a known number of rows.")
-    return Arrays([data])
+    return Arrays([data], column_names=column_names)
 
 
 def _are_arrays(data: Any) -> bool:
@@ -235,10 +275,47 @@ def make_block(inputs: Any, targets: Any, weights: Any = None) -> RowBlock:
 # --- checks ---------------------------------------------------------------------------------------
 
 
+_PAIR = "Give a pair of arrays (x, y), rows first"
+
+
+def check_data(data: Any) -> None:
+    """Refuse containers that are neither a pair of arrays nor a stream of such pairs."""
+    kind = type(data).__name__
+    if isinstance(data, Mapping):
+        names = [repr(name) for name in data]
+        raise TypeError(
+            f"the data are a {kind} with {', '.join(names)}. {_PAIR}, such as (data['x'], "
+            "data['y'])."
+        )
+    if is_table(data) or isinstance(data, np.ndarray | jax.Array):
+        raise TypeError(
+            f"the data are one {kind}. {_PAIR}: inputs and targets apart, such as "
+            "(table.drop(columns='y'), table['y'])."
+        )
+    if isinstance(data, list) and data and not isinstance(data[0], tuple | list):
+        raise TypeError(
+            f"the data are a list of {type(data[0]).__name__}. {_PAIR}, as a tuple; a list stands "
+            "for batches, each of them such a pair."
+        )
+    if isinstance(data, tuple) and len(data) < 2:
+        raise TypeError(f"the data are a tuple of {len(data)}. {_PAIR}.")
+
+
+def check_batch(batch: Any) -> None:
+    """Refuse a batch of a stream that is not a pair, with or without weights."""
+    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+        size = f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
+        raise TypeError(
+            f"a batch of the stream is a {type(batch).__name__}{size}. Every batch must be a pair "
+            "of arrays (x, y), rows first, or such a pair and the weights of its rows."
+        )
+
+
 def check_arrays(inputs: Any, targets: Any) -> Pair:
     """Check a pair of inputs and targets, and make arrays of what is none."""
-    inputs = jax.tree.map(lambda x: _array(x, "inputs"), inputs, is_leaf=_is_table)
-    targets = _array(targets, "targets")
+    targets = make_array(targets, "targets")
+    check_rows_apart(inputs, len(targets) if np.ndim(targets) else None)
+    inputs = jax.tree.map(lambda x: make_array(x, "inputs"), inputs, is_leaf=is_table)
     if not jax.tree.leaves(inputs):
         raise ValueError("the inputs hold no array.")
     for name, x in (("targets", targets), *(("inputs", x) for x in jax.tree.leaves(inputs))):
@@ -304,7 +381,9 @@ def check_model(forward: Callable[[Any], Any], likelihood: Any, sample: Pair, ta
     likelihood_of = partial(_likelihood_of, likelihood)
     dtype = jax.dtypes.canonicalize_dtype(targets.dtype)
     jax.eval_shape(likelihood_of, whole, jax.ShapeDtypeStruct(targets.shape, dtype))
-    if jnp.issubdtype(targets.dtype, jnp.integer) and likelihood.initial_noise(targets) is None:
+    if hasattr(likelihood, "check_targets"):
+        likelihood.check_targets(whole.shape, np.asarray(targets))
+    elif jnp.issubdtype(targets.dtype, jnp.integer) and likelihood.initial_noise(targets) is None:
         values = np.asarray(targets).reshape(len(targets), -1)
         extremes = np.array([values.min(axis=1).argmin(), values.max(axis=1).argmax()])
         zeros = jnp.zeros((2, *example.shape[1:]), example.dtype)
@@ -314,24 +393,6 @@ def check_model(forward: Callable[[Any], Any], likelihood: Any, sample: Pair, ta
 def _likelihood_of(likelihood: Any, prediction: Any, targets: Any) -> Any:
     noise = likelihood.initial_noise(prediction)
     return likelihood.expected_log_likelihood(noise, prediction, targets)
-
-
-def _is_table(node: Any) -> bool:
-    return hasattr(node, "to_numpy")
-
-
-def _array(values: Any, name: str) -> Any:
-    if _is_table(values):  # pandas, polars
-        values = values.to_numpy()
-    if isinstance(values, jax.Array):
-        return values
-    values = np.asarray(values)
-    if values.dtype.kind not in "biuf" and not jnp.issubdtype(values.dtype, jnp.floating):
-        raise TypeError(
-            f"the {name} have dtype {values.dtype}. Supported: numbers and booleans. Encode text, "
-            "dates and categories as numbers first."
-        )
-    return values
 
 
 def _all_finite(values: Any, name: str) -> None:

@@ -116,6 +116,7 @@ class Trainer:
                 columns,
                 inputs=recipe.standardise_inputs,
                 targets=recipe.standardise_targets and free_units,
+                column_names=self.source.column_names,
             )
             for columns in self.source.columns
         ]
