@@ -79,7 +79,10 @@ def fit(
             not fit into memory, a function that starts an iterator of such pairs, an iterable of
             them, or a plain iterator, which can be read only once and needs `size`. Numbers may be
             of any type; they are standardised in float64 and then take the weights' precision.
-            Integer targets of a Gaussian likelihood are converted to numbers.
+            Integer targets of a Gaussian likelihood are converted to numbers. Rows may have
+            weights: `(x, y, weights)`, with one number w_n ≥ 0 per row, stands for
+            −Σ_n w_n E[ln p(y_n | θ, γ)], so that a row of weight 2 counts as two rows and a row of
+            weight 0 is left out.
         key: A JAX random key.
         recipe: "default"; "paper", the settings of the paper; or a `Recipe`.
         epochs: Maximum number of passes over the data. Defaults to the recipe's.
@@ -152,7 +155,8 @@ def fit_many(
     Args:
         model: See `BayesianModel`. The first run starts from its params, the others from weights
             of the same spread.
-        datasets: Pairs `(x, y)`, such as splits of one set. One pair alone is used for all keys.
+        datasets: Pairs `(x, y)`, such as splits of one set, or `(x, y, weights)`, as in `fit`. One
+            alone is used for all keys.
         keys: A JAX random key for each run.
         options: `recipe`, `epochs`, `batch_size`, `rate`, `optimiser`, `learn_priors`,
             `checkpoint`, `progress` (of the best run) and `callback`, as in `fit`.
@@ -308,7 +312,7 @@ def _check(model: BayesianModel, source: Arrays | Stream, trainer: Trainer, beli
         warnings.warn(mistake, stacklevel=4)
     targets = [sample[1]]
     if isinstance(source, Arrays):
-        targets += [y for _, y in source.sets if is_addressable(y)]
+        targets += [one.targets for one in source.sets if is_addressable(one.targets)]
     layout, flat, certain = lay_out(beliefs)
     forward = propagate(model.f, model.inference)
 
