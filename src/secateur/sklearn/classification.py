@@ -32,10 +32,14 @@ class PrunedClassifier(ClassifierMixin, PrunedEstimator):
     1. `transform` selects the columns that the network still uses.
 
     Args:
-        hidden: Number of units of every hidden layer.
+        hidden: "auto", which trains and prunes linear, narrow and wide networks and keeps the one
+            of least free energy; or the number of units of every hidden layer, () for none.
         activation: Activation function; see `secateur.networks.ACTIVATIONS`.
         inference: "moments", "local" or "global": how the free energy is computed.
-        prior_variance: Prior variance v of every weight, for standardised inputs.
+        prior_variance: Prior variance v of every weight, for standardised inputs, where it is not
+            learnt.
+        learn_priors: Prior variances that are learnt: "inputs", "leaves" or None for none; see
+            `secateur.fit`.
         class_weight: Weights of the rows by their class, which multiply `sample_weight`: None for
             1; a dict, with 1 for classes that are not in it; or "balanced", with which all classes
             have the same total weight and the mean weight of the rows is 1.
@@ -62,6 +66,7 @@ class PrunedClassifier(ClassifierMixin, PrunedEstimator):
         free_energy_: Free energy in nats, lower is better; comparable between settings on the same
             data.
         n_weights_: Number of weights that are left.
+        structures_: What was compared: structure, weights and free energy of every candidate.
         pruned_fraction_: Share of the weights that was removed.
         rounds_: Rounds of pruning; see `secateur.Round`.
         n_iter_: Number of epochs of all trainings.
@@ -85,11 +90,12 @@ class PrunedClassifier(ClassifierMixin, PrunedEstimator):
 
     def __init__(
         self,
-        hidden: Any = (50,),
+        hidden: Any = "auto",
         *,
         activation: str = "relu",
         inference: str = "moments",
         prior_variance: float = 1.0,
+        learn_priors: str | None = "inputs",
         class_weight: Any = None,
         missing: str = "mean",
         prune: bool = True,

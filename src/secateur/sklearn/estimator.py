@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,14 +15,12 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import _safe_indexing, check_random_state, check_X_y
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
+from secateur.caveats import CaveatWarning, find_caveats
 from secateur.distributions import Normal
-from secateur.fitting import fit
 from secateur.likelihoods.base import Likelihood
-from secateur.model import BayesianModel
-from secateur.networks import Dense
 from secateur.predictive import Predictive
-from secateur.pruning import prune
 from secateur.report.network import find_dense_graph
+from secateur.selection import STRUCTURES, Structure, select_structure
 from secateur.sklearn.features import FeatureEncoding, has_categories
 from secateur.tables import Encoding, Target
 from secateur.trained import Trained
@@ -49,6 +48,7 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
     activation: str
     inference: str
     prior_variance: float
+    learn_priors: str | None
     missing: str
     prune: bool
     what: str
@@ -179,37 +179,43 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
         """
         if not self.prior_variance > 0:
             raise ValueError(f"prior_variance={self.prior_variance}. It must be positive.")
-        start, fit_key, prune_key = jax.random.split(self._make_key(), 3)
-        network = Dense(data[0].shape[1], self.hidden, outputs, self.activation)
-        model = BayesianModel(
-            network,
-            network.init(start),
-            likelihood=likelihood,
-            prior=Normal(0.0, float(self.prior_variance)),
-            inference=self.inference,
-        )
-        result = fit(
-            model,
+        selection = select_structure(
             data,
-            key=fit_key,
+            outputs=outputs,
+            likelihood=likelihood,
+            key=self._make_key(),
+            structures=self._find_structures(),
+            activation=self.activation,
+            inference=self.inference,
+            prior=Normal(0.0, float(self.prior_variance)),
+            learn_priors=self.learn_priors,
+            restarts=self.restarts,
             recipe=self.recipe,
             epochs=self.epochs,
             batch_size=self.batch_size,
             rate=self.rate,
-            restarts=self.restarts,
+            prune=self.prune,
+            prune_options={
+                "what": self.what,
+                "grow": self.grow,
+                "epochs": self.retrain_epochs,
+            },
             progress=bool(self.verbose),
         )
-        if self.prune:
-            result = prune(
-                result,
-                data,
-                key=prune_key,
-                what=self.what,
-                grow=self.grow,
-                epochs=self.retrain_epochs,
-                progress=bool(self.verbose),
-            )
+        self.structures_ = selection.table()
+        result = selection.best.pruned
+        for caveat in find_caveats(result, data[:2]):
+            warnings.warn(f"{type(self).__name__}: {caveat}.", CaveatWarning, stacklevel=4)
         return result
+
+    def _find_structures(self) -> tuple[Structure, ...]:
+        hidden = self.hidden
+        if isinstance(hidden, str):
+            if hidden != "auto":
+                raise ValueError(f'hidden={hidden!r}. Give "auto", or the units of every layer.')
+            return STRUCTURES
+        sizes = tuple(hidden) if isinstance(hidden, tuple | list) else (hidden,)
+        return (Structure(sizes, linear_path=not sizes),)
 
     def _update(self, rows: Rows, targets: np.ndarray) -> None:
         """Learn from more rows, with the posterior so far as the prior."""

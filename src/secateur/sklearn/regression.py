@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
+from secateur.distributions import Gamma
 from secateur.likelihoods import GaussianLikelihood, PoissonLikelihood
+from secateur.likelihoods.base import Likelihood
 from secateur.sklearn.estimator import PrunedEstimator, name_targets
 from secateur.tables import Target
 from secateur.training.recipe import Recipe
 
 __all__ = ["PrunedRegressor"]
 
-_LIKELIHOODS: dict[str, Any] = {"gaussian": GaussianLikelihood, "poisson": PoissonLikelihood}
+_LIKELIHOODS = ("gaussian", "poisson")
 
 
 class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
@@ -29,10 +31,15 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
     1. `transform` selects the columns that the network still uses.
 
     Args:
-        hidden: Number of units of every hidden layer.
+        hidden: "auto", which trains and prunes linear, narrow and wide networks and keeps the one
+            of least free energy; or the number of units of every hidden layer, () for none.
         activation: Activation function; see `secateur.networks.ACTIVATIONS`.
         inference: "moments", "local" or "global": how the free energy is computed.
-        prior_variance: Prior variance of every weight, for standardised data.
+        prior_variance: Prior variance of every weight, for standardised data, where it is not learnt.
+        learn_priors: Prior variances that are learnt: "inputs", "leaves" or None for none; see
+            `secateur.fit`.
+        noise_prior: Shape and rate of the Gamma prior of the noise's precision, for standardised
+            targets. Defaults to the recipe's, (1, 0.01).
         likelihood: "gaussian", or "poisson" for targets that are counts.
         missing: What is done with missing values (nan, None) in `X`: "mean" fills in the mean of
             the column, or its most frequent category, and adds an input that says where values are
@@ -56,6 +63,7 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
         free_energy_: Free energy in nats, lower is better; comparable between settings on the same
             data.
         n_weights_: Number of weights that are left.
+        structures_: What was compared: structure, weights and free energy of every candidate.
         pruned_fraction_: Share of the weights that was removed.
         rounds_: Rounds of pruning; see `secateur.Round`.
         n_iter_: Number of epochs of all trainings.
@@ -80,11 +88,13 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
 
     def __init__(
         self,
-        hidden: Any = (50,),
+        hidden: Any = "auto",
         *,
         activation: str = "relu",
         inference: str = "moments",
         prior_variance: float = 1.0,
+        learn_priors: str | None = "inputs",
+        noise_prior: tuple[float, float] | None = None,
         likelihood: str = "gaussian",
         missing: str = "mean",
         prune: bool = True,
@@ -124,7 +134,7 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
         targets = self._make_targets(rows.y)
         self._outputs = targets.shape[1]
         names = name_targets(y, self._outputs)
-        self._fit_first(rows, targets, _LIKELIHOODS[self.likelihood](), list(map(Target, names)))
+        self._fit_first(rows, targets, self._make_likelihood(), list(map(Target, names)))
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> PrunedRegressor:
@@ -147,6 +157,11 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
             raise ValueError(f"y has shape {rows.y.shape}, and in the first call {expected}.")
         self._update(rows, targets)
         return self
+
+    def _make_likelihood(self) -> Likelihood:
+        if self.likelihood == "poisson":
+            return PoissonLikelihood()
+        return GaussianLikelihood(self.noise_prior and Gamma(*map(float, self.noise_prior)))
 
     def _make_targets(self, y: np.ndarray) -> np.ndarray:
         """Return targets of shape (rows, outputs)."""
