@@ -20,6 +20,9 @@ from compiling import compiled_programs
 from secateur.report.network import find_dense_graph
 from secateur.sklearn import PrunedClassifier, PrunedRegressor
 
+# Brief trainings explain little.
+pytestmark = pytest.mark.filterwarnings("ignore::secateur.caveats.CaveatWarning")
+
 SMALL = {"hidden": (4,), "epochs": 60, "retrain_epochs": 20, "random_state": 0}
 ROWS = 60
 RNG = np.random.default_rng(0)

@@ -258,12 +258,39 @@ def _show_result(record: dict[str, Any], path: Path, *, quiet: bool) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     if not quiet:
+        if len(record["candidates"]) > 1:
+            console.print(tabulate_candidates(record["candidates"]))
         console.print(tabulate_record(record))
         _, cut = find_cut_columns(record)
         console.print(f"Columns that were cut altogether: {shorten_list(cut)}", markup=False)
         ends = (record["energy"][when]["stop_reason"] for when in ("before", "after"))
         console.print("Training: {}. Pruning: {}.".format(*ends), markup=False)
+        for caveat in record["caveats"]:
+            console.print(f"Caution: {caveat}.", markup=False)
     console.print(f"{'' if quiet else 'Report: '}{path}", markup=False)
+
+
+def tabulate_candidates(candidates: list[dict[str, Any]]) -> Table:
+    """Return a table of the structures that were compared, with the chosen one marked.
+
+    Args:
+        candidates: What `secateur.selection.Selection.table` returns.
+    """
+    from rich.table import Table
+
+    table = Table(title="Structures compared, by free energy after pruning", title_justify="left")
+    table.add_column("structure")
+    for heading in ("weights", "free energy before", "after (nats)", ""):
+        table.add_column(heading, justify="right")
+    for row in candidates:
+        table.add_row(
+            row["structure"],
+            f"{row['weights_before']:,} → {row['weights_after']:,}",
+            f"{row['free_energy_before']:,.1f}",
+            f"{row['free_energy_after']:,.1f}",
+            "chosen" if row["chosen"] else "",
+        )
+    return table
 
 
 def tabulate_record(record: dict[str, Any]) -> Table:

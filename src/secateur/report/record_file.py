@@ -20,9 +20,10 @@ DIGITS, WEIGHT_DIGITS = 7, 5
 MAX_TEXT = 200
 
 _PARTS: dict[str, Any] = {
-    "command": str, "created": str, "data": dict, "energy": dict, "history": dict, "inputs": list,
-    "leaves": list, "model": dict, "rounds": list, "seconds": (int, float, type(None)),
-    "settings": dict, "targets": list, "task": str, "weights": dict,
+    "candidates": list, "caveats": list, "command": str, "created": str, "data": dict,
+    "energy": dict, "history": dict, "inputs": list, "leaves": list, "model": dict, "rounds": list,
+    "seconds": (int, float, type(None)), "settings": dict, "targets": list, "task": str,
+    "weights": dict,
 }  # fmt: skip
 
 

@@ -90,8 +90,6 @@ def fit_table(
             raise
     encoding, (fitted, pruned) = table.encoding, candidate
     caveats = find_caveats(pruned, split.training)
-    for caveat in caveats:
-        say(f"caution: {caveat}")
     record = report.make_record(
         fitted=fitted,
         pruned=pruned,

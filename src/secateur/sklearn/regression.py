@@ -35,7 +35,8 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
             of least free energy; or the number of units of every hidden layer, () for none.
         activation: Activation function; see `secateur.networks.ACTIVATIONS`.
         inference: "moments", "local" or "global": how the free energy is computed.
-        prior_variance: Prior variance of every weight, for standardised data, where it is not learnt.
+        prior_variance: Prior variance of every weight, for standardised data, where it is not
+            learnt.
         learn_priors: Prior variances that are learnt: "inputs", "leaves" or None for none; see
             `secateur.fit`.
         noise_prior: Shape and rate of the Gamma prior of the noise's precision, for standardised

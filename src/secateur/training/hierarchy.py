@@ -27,7 +27,8 @@ PriorGroups = tuple[int | None, ...]
 
 # Heavy-tailed: a weight alone has a Student t prior with one degree of freedom. Weights of a leaf
 # are within a decade or so of 1, since data are standardised. Those of an input that does not
-# matter may be as small as they like; the wide prior makes such an input cost more than it is worth.
+# matter may be as small as they like, and a wide prior lets such an input cost more than it is
+# worth.
 LEAF_HYPERPRIOR = Gamma(0.5, 0.05)
 INPUT_HYPERPRIOR = Gamma(0.5, 5e-5)
 
