@@ -20,7 +20,7 @@ from command_line import secateur
 from secateur import storage
 from secateur.beliefs import mean_weights
 from secateur.exports import Sheet, export
-from secateur.exports.c.c_files import make_identifiers
+from secateur.exports.c.c_names import make_identifiers
 from secateur.exports.device import cortex
 from secateur.exports.graph import ExportError
 
@@ -91,8 +91,13 @@ def test_c_from_end_to_end(fitted, data, tmp_path):
     truth = np.asarray(fitted.predict(x).mean)
     assert np.abs(found - truth).max() < 0.1 * np.ptp(truth)  # of means, and not the mean
     assert sheet.size.parameters == 3 * 4 + 4 + 4 + 1
-    assert sheet.size.nonzeros <= 16
-    assert sheet.accuracy.largest_difference < 1e-5 * np.abs(truth).max()
+    assert sheet.size.weights == fitted.live_weights == 21
+    assert sheet.size.stored <= 16
+    (difference,) = sheet.accuracy.from_predict
+    assert difference.largest == pytest.approx(np.abs(found - truth).max(), rel=1e-3)
+    assert difference.rms == pytest.approx(np.sqrt(np.mean((found - truth) ** 2)), rel=1e-3)
+    assert (difference.changed_classes, difference.rows, difference.is_drawn) == (None, 60, False)
+    assert sheet.accuracy.largest_rounding < 1e-5 * np.abs(truth).max()
     made = cortex.compile_object(tmp_path / "net.c", tmp_path, optimise="-Os")
     assert sheet.size.flash_bytes == cortex.sizes(made).flash
     assert sheet.size.ram_bytes == cortex.sizes(made).ram == 0

@@ -279,7 +279,7 @@ def test_bad_tables_end_in_a_line_and_leave_nothing(kind, tmp_path):
     path.write_bytes(content(kind))
     result = secateur("fit", path, "--target", "y", "--out", out)
     assert result.code == 2
-    assert re.fullmatch(f"secateur: .*({pattern(kind, option=True)}).*\n", result.err)
+    assert re.fullmatch(f"secateur: .*({pattern(kind, option=True)}).*\n(Try: .*\n)?", result.err)
     assert result.out == ""
     assert not out.exists()
 
@@ -451,7 +451,8 @@ def test_help_needs_neither_jax_nor_pandas():
         "slow = {{'jax', 'pandas', 'numpy', 'sklearn', 'matplotlib'}} & set(sys.modules)\n"
         "assert not slow, slow"
     )
-    for arguments in (["--help"], ["fit", "--help"], ["predict", "--help"]):
+    helps = [[*command, "--help"] for command in ((), ("fit",), ("predict",), ("evaluate",))]
+    for arguments in helps:
         done = subprocess.run(
             [sys.executable, "-c", program.format(arguments)],
             check=False,

@@ -14,13 +14,17 @@ from secateur.likelihoods import (
 )
 from secateur.trained import Trained
 
-__all__ = ["find_caveats"]
+__all__ = ["CaveatWarning", "find_caveats"]
 
 # Ratio of the largest to the smallest singular value of standardised inputs from which weights
 # that are believed independent cannot follow them.
 _LARGE_CONDITION = 100.0
 # Rows and columns up to which ridge regression is tried: some hundredths of a second.
 _MAX_ROWS, _MAX_COLUMNS = 5_000, 500
+
+
+class CaveatWarning(UserWarning):
+    """A trained model explains its targets badly; the message says in which way."""
 
 
 def find_caveats(trained: Trained, data: tuple[Any, Any]) -> list[str]:
@@ -80,10 +84,10 @@ def _find_constant_density(likelihood: Any, y: np.ndarray) -> float | None:
     if isinstance(likelihood, PoissonLikelihood):
         from scipy.special import gammaln, xlogy
 
-        rate = y.mean(axis=0)
-        return float(
-            np.mean(np.sum(xlogy(y, rate) - rate - gammaln(y + 1.0), axis=tuple(range(1, y.ndim))))
-        )
+        counts = y.reshape(len(y), -1)
+        rates = counts.mean(axis=0)
+        densities = xlogy(counts, rates) - rates - gammaln(counts + 1.0)
+        return float(np.mean(np.sum(densities, axis=1)))
     return None
 
 

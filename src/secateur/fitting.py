@@ -38,6 +38,9 @@ from secateur.training.trainer import NotFiniteError, Trainer
 __all__ = ["fit", "fit_many"]
 
 LEARNT_PRIORS = ("leaves", "inputs")
+# Number of weights that an input must feed to have a prior variance of its own in a leaf: each
+# variance costs some nats, which a few weights cannot earn.
+_SMALLEST_GROUP = 10
 _SHARED_OPTIONS = (
     "recipe", "epochs", "batch_size", "rate", "optimiser", "learn_priors", "checkpoint",
     "progress", "callback",
@@ -76,7 +79,10 @@ def fit(
             not fit into memory, a function that starts an iterator of such pairs, an iterable of
             them, or a plain iterator, which can be read only once and needs `size`. Numbers may be
             of any type; they are standardised in float64 and then take the weights' precision.
-            Integer targets of a Gaussian likelihood are converted to numbers.
+            Integer targets of a Gaussian likelihood are converted to numbers. Rows may have
+            weights: `(x, y, weights)`, with one number w_n ≥ 0 per row, stands for
+            −Σ_n w_n E[ln p(y_n | θ, γ)], so that a row of weight 2 counts as two rows and a row of
+            weight 0 is left out.
         key: A JAX random key.
         recipe: "default"; "paper", the settings of the paper; or a `Recipe`.
         epochs: Maximum number of passes over the data. Defaults to the recipe's.
@@ -87,10 +93,10 @@ def fit(
         restarts: Number of initialisations to train side by side, of which the one of least free
             energy is kept. The first is the model's own, the others are drawn with the same spread.
         learn_priors: Which variances of Normal priors to learn: "leaves", one for each leaf; or
-            "inputs", one for each input of every leaf that reads inputs (found by
-            `secateur.units`), and one for each other leaf, so that inputs that do not matter are
-            switched off together. Precisions have a Gamma prior, whose complexity is part of the
-            free energy. None learns none.
+            "inputs", one for each input of a leaf that has at least ten weights for each (inputs
+            are found by `secateur.units`), and one for each other leaf, so that the weights of an
+            input that does not matter vanish together. Precisions have a Gamma prior, whose
+            complexity is part of the free energy. None learns none.
         size: Number of rows, for an iterator.
         mesh: Devices to divide the rows of each step over. Defaults to those of sharded data.
         checkpoint: File to save the state of training in, every second or so. If it exists already,
@@ -149,7 +155,8 @@ def fit_many(
     Args:
         model: See `BayesianModel`. The first run starts from its params, the others from weights
             of the same spread.
-        datasets: Pairs `(x, y)`, such as splits of one set. One pair alone is used for all keys.
+        datasets: Pairs `(x, y)`, such as splits of one set, or `(x, y, weights)`, as in `fit`. One
+            alone is used for all keys.
         keys: A JAX random key for each run.
         options: `recipe`, `epochs`, `batch_size`, `rate`, `optimiser`, `learn_priors`,
             `checkpoint`, `progress` (of the best run) and `callback`, as in `fit`.
@@ -287,11 +294,13 @@ def find_prior_groups(
     model_units = units(model.f, model.params, source.sample()[0])
     inputs = [number for number, u in enumerate(model_units.units) if u.kind == "input"]
     axes = treedef.flatten_up_to(model_units.axes)
-    return tuple(
-        next((a for a, labels in enumerate(by_axis) if np.isin(labels, inputs).all()), None)
-        for leaf, by_axis in zip(leaves, axes, strict=True)
-        if is_belief(leaf)
-    )
+    groups: list[int | None] = []
+    for leaf, by_axis in zip(leaves, axes, strict=True):
+        if is_belief(leaf):
+            reading = [a for a, labels in enumerate(by_axis) if np.isin(labels, inputs).all()]
+            size = np.size(leaf.mean) // np.shape(leaf.mean)[reading[0]] if reading else 0
+            groups.append(reading[0] if size >= _SMALLEST_GROUP else None)
+    return tuple(groups)
 
 
 def _check(model: BayesianModel, source: Arrays | Stream, trainer: Trainer, beliefs: Any) -> None:
@@ -303,7 +312,7 @@ def _check(model: BayesianModel, source: Arrays | Stream, trainer: Trainer, beli
         warnings.warn(mistake, stacklevel=4)
     targets = [sample[1]]
     if isinstance(source, Arrays):
-        targets += [y for _, y in source.sets if is_addressable(y)]
+        targets += [one.targets for one in source.sets if is_addressable(one.targets)]
     layout, flat, certain = lay_out(beliefs)
     forward = propagate(model.f, model.inference)
 

@@ -335,7 +335,8 @@ class Predictive:
         dtype = self._layout.dtype
         padded = _pad(block.components, rows, axis=1)
         f = jax.tree.map(lambda a: a.astype(dtype), padded)
-        return (f if self._samples is None else f.mean), rows
+        has_variance = self._samples is None and bool(self._flat)  # of the function, not the noise
+        return (f if has_variance else f.mean), rows
 
     def _collect(self, compute: Callable[[_Block], tuple[np.ndarray, ...]]) -> list[np.ndarray]:
         parts = [compute(block) for block in self._blocks()]

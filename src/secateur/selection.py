@@ -112,7 +112,7 @@ class Selection:
 
 
 def select_structure(
-    data: tuple[Any, Any],
+    data: tuple[Any, ...],
     *,
     outputs: int,
     likelihood: Likelihood,
@@ -127,6 +127,7 @@ def select_structure(
     epochs: int | None = None,
     batch_size: int | None = None,
     rate: float | None = None,
+    prune: bool = True,
     prune_options: dict[str, Any] | None = None,
     checkpoint: Callable[[str], str | os.PathLike] | None = None,
     progress: bool = True,
@@ -135,7 +136,7 @@ def select_structure(
     """Train and prune dense networks of several structures, and choose by free energy.
 
     Args:
-        data: Inputs of shape (rows, inputs) and targets.
+        data: Inputs of shape (rows, inputs), targets and, optionally, weights of the rows.
         outputs: Number of outputs of the network.
         likelihood: How targets scatter around the function.
         key: A JAX random key.
@@ -149,6 +150,7 @@ def select_structure(
         epochs: See `secateur.fit`.
         batch_size: See `secateur.fit`.
         rate: See `secateur.fit`.
+        prune: Whether to prune. If not, the free energy before pruning chooses.
         prune_options: Options of `secateur.prune_many`; `epochs` is that of each retraining.
         checkpoint: Function that returns the checkpoint file of "fit" and of "prune".
         progress: Whether to show progress.
@@ -197,15 +199,17 @@ def select_structure(
         Progress("fit", show=progress, callback=callbacks[0]),
         starts=starts,
     )
-    pruned = prune_many(
-        fits,
-        [data],
-        key=prune_key,
-        checkpoint=paths["prune"],
-        progress=progress,
-        callback=callbacks[1],
-        **(prune_options or {}),
-    )
+    pruned = fits
+    if prune:
+        pruned = prune_many(
+            fits,
+            [data],
+            key=prune_key,
+            checkpoint=paths["prune"],
+            progress=progress,
+            callback=callbacks[1],
+            **(prune_options or {}),
+        )
     budget = make_budget(prune_options or {})
     candidates = [
         _choose_restart(

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 import secateur
-from secateur.beliefs import count
+from secateur.beliefs import count, mean_weights
 from secateur.model import BayesianModel
 from secateur.predictive import SAMPLES, Predictive
 from secateur.pytrees import uncertain_leaves
@@ -200,19 +200,29 @@ class Trained:
         return 1 - self.live_weights / max(1, self.weights_before)
 
     def predict(
-        self, inputs: Any, *, key: Array | None = None, samples: int = SAMPLES
+        self,
+        inputs: Any,
+        *,
+        at_means: bool = False,
+        key: Array | None = None,
+        samples: int = SAMPLES,
     ) -> Predictive:
         """Return what the model says of new rows; see `Predictive`.
 
         Args:
             inputs: Rows like those given to `fit`.
+            at_means: Whether every weight is fixed at its posterior mean, as in exported C, instead
+                of being averaged over. The noise stays.
             key: A JAX random key for a model whose inference samples. By default the model's own,
                 so that the same call gives the same answer.
             samples: Number of networks that such a model averages.
         """
+        model, beliefs = self.model, self.beliefs
+        if at_means:  # nothing is left to sample
+            model, beliefs = replace(model, inference="moments"), mean_weights(beliefs)
         return Predictive(
-            self.model,
-            self.beliefs,
+            model,
+            beliefs,
             self.noise,
             self.scaling,
             inputs,

@@ -53,7 +53,7 @@ def update(
 
     Args:
         trained: From `fit`, `prune`, `update` or `load`.
-        data: New rows only, of the same shape as before.
+        data: New rows only, of the same shape as before, with or without weights; see `fit`.
         key: A JAX random key.
         trust: Trust in the old beliefs, above 0 and up to 1. Below 1 the prior is
             q_old^trust p^(1 − trust), with p from before any data: where the world changes, or

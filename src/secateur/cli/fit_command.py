@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Missing", "fit"]
 
+_MAX_NAMES = 8  # of columns that were cut
 _INTERRUPTED = 130  # the exit code that shells give a program that Ctrl-C ended
 
 Task = StrEnum("Task", ["regression", "classification"])
 Missing = StrEnum("Missing", ["error", "drop", "mean"])
+Dates = StrEnum("Dates", ["error", "parts"])
 Inference = StrEnum("Inference", ["moments", "local", "global"])
 LearntPriors = StrEnum("LearntPriors", ["inputs", "leaves", "none"])
 What = StrEnum("What", ["weights", "units", "both"])
@@ -52,9 +55,16 @@ def fit(
         _option(
             "--missing",
             help="Missing values: an error, drop such rows, or fill in the column's mean (of "
-            "categories, the most frequent one).",
+            "categories, the most frequent one) and let an input say where it was missing.",
         ),
     ] = Missing.error,
+    dates: Annotated[
+        Dates,
+        _option(
+            "--dates",
+            help="Columns of dates: an error, or parts (year, day of the year, weekday, time).",
+        ),
+    ] = Dates.error,
     hidden: Annotated[
         str,
         _option(
@@ -177,6 +187,7 @@ def fit(
         minutes=minutes,
         held_out=held_out,
         missing=missing.value,
+        dates=dates.value,
         drop=tuple(drop or ()),
         epochs=epochs,
         batch_size=batch_size,
@@ -185,12 +196,14 @@ def fit(
     )
 
     def say(sentence: str) -> None:
-        if sentence.startswith("task: ") and task is None:
-            sentence += " (--task overrides that)"
+        is_open = task is None and len(target) == 1 and "holds texts" not in sentence
+        if sentence.startswith("task: ") and is_open:
+            other = "regression" if "task: classification" in sentence else "classification"
+            sentence += f" (--task {other} overrides that)"
         messages.print(sentence, markup=False)
 
     try:
-        with as_user_errors(ValueError, sc.FitError, sc.CheckpointError, OSError):
+        with as_user_errors(ValueError, sc.FitError, sc.CheckpointError, OSError, command=fit):
             run = fit_table(
                 data,
                 target,
@@ -247,8 +260,7 @@ def _show_result(record: dict[str, Any], path: Path, *, quiet: bool) -> None:
     if not quiet:
         console.print(tabulate_record(record))
         _, cut = find_cut_columns(record)
-        names = ", ".join(cut) or "none"
-        console.print(f"Columns that were cut altogether: {names}", markup=False)
+        console.print(f"Columns that were cut altogether: {shorten_list(cut)}", markup=False)
         ends = (record["energy"][when]["stop_reason"] for when in ("before", "after"))
         console.print("Training: {}. Pruning: {}.".format(*ends), markup=False)
     console.print(f"{'' if quiet else 'Report: '}{path}", markup=False)
@@ -261,6 +273,7 @@ def tabulate_record(record: dict[str, Any]) -> Table:
         record: Record from `secateur.report.make_record`.
     """
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title="Before and after pruning", title_justify="left")
     table.add_column("")
@@ -279,15 +292,45 @@ def tabulate_record(record: dict[str, Any]) -> Table:
     if held_out is not None:
         table.add_section()
         table.add_row(f"{held_out['rows']:,} rows held out:", "", "")
-        for name, heading, form in (
-            ("rmse", "root-mean-square error", ".4g"),
-            ("accuracy", "share of right answers", ".1%"),
-            ("log_likelihood", "log-likelihood (nats per row)", ".3f"),
-            ("coverage_95", "95 % coverage", ".1%"),
-        ):
-            if name in held_out["before"]:
-                table.add_row(f"  {heading}", *_format_both(held_out, name, form))
+        for heading, *scores in _list_scores(held_out, len(record["targets"])):
+            table.add_row(Text(f"  {heading}"), *scores)
     return table
+
+
+def _list_scores(held_out: dict[str, Any], targets: int) -> Iterator[tuple[str, str, str]]:
+    """Yield heading, score before and score after; errors of several targets are one by one."""
+    errors = (("rmse", "root-mean-square error", ".4g"), ("r_squared", "R²", ".3f"))
+    if targets > 1:
+        for entry in held_out["targets"]:
+            for name, heading, form in errors:
+                yield f"{heading}, {entry['name']}", *_format_both(entry, name, form)
+        if targets > len(held_out["targets"]):
+            yield f"… and {targets - len(held_out['targets'])} more targets", "", ""
+    for name, heading, form in (
+        *(errors if targets == 1 else ()),
+        ("accuracy", "accuracy", ".1%"),
+        ("base_rate", "base rate (most frequent class)", ".1%"),
+        ("log_likelihood", "log-likelihood (nats per row)", ".3f"),
+        ("coverage_95", "95 % coverage", ".1%"),
+    ):
+        if name in held_out["before"]:
+            yield heading, *_format_both(held_out, name, form)
+
+
+def shorten_list(names: Sequence[str], limit: int = _MAX_NAMES) -> str:
+    """Return names for a sentence, the first few of them if there are many.
+
+    Args:
+        names: The names.
+        limit: Maximum number of names; one more is not cut off.
+
+    Example:
+        >>> shorten_list("abcdef", 3), shorten_list([])
+        ('a, b, c and 3 more', 'none')
+    """
+    if len(names) <= limit + 1:
+        return ", ".join(names) or "none"
+    return f"{', '.join(names[:limit])} and {len(names) - limit} more"
 
 
 def find_cut_columns(record: dict[str, Any]) -> tuple[list[str], list[str]]:

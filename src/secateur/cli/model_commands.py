@@ -17,6 +17,7 @@ __all__ = ["export", "predict", "report"]
 ExportTarget = StrEnum("ExportTarget", ["onnx", "c"])
 Quantisation = StrEnum("Quantisation", ["int8", "int16x8", "weights8", "weights16"])
 Goal = StrEnum("Goal", ["size", "speed"])
+PredictedMean = StrEnum("PredictedMean", ["weights", "predictive"])
 RunPath = Annotated[
     Path, typer.Argument(metavar="DIR", help="Folder of a run, made by `secateur fit`.")
 ]
@@ -24,7 +25,9 @@ RunPath = Annotated[
 
 def predict(
     folder: RunPath,
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="A table with the same columns.")],
+    new: Annotated[
+        Path, typer.Argument(metavar="NEW", help="A table with the columns that the model uses.")
+    ],
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="File to write to; by default standard output."),
@@ -43,21 +46,34 @@ def predict(
     encoding: Annotated[
         str | None, typer.Option("--encoding", help="Encoding of a text file; by default UTF-8.")
     ] = None,
+    at_means: Annotated[
+        bool,
+        typer.Option(
+            "--at-means",
+            help="Fix every weight at its posterior mean, as exported C does, instead of averaging "
+            "over the posterior. The noise stays.",
+        ),
+    ] = False,
 ) -> None:
     """Predict the target for every row of a table, in the same order, as CSV.
 
     Numbers get a mean, a standard deviation and an interval; classes their probabilities. Columns
-    are found by their names.
+    are found by their names; those that the model does not use may be absent.
     """
     import secateur as sc
     from secateur.runs.folder import RunFolder
     from secateur.runs.table_model import predict_table
     from secateur.storage import write_file
 
-    with as_user_errors(ValueError, OSError):
+    with as_user_errors(ValueError, OSError, command=predict):
         model = sc.load(RunFolder(folder).find_model())
         predictions, notes = predict_table(
-            model, new, interval=interval, missing=missing and missing.value, encoding=encoding
+            model,
+            new,
+            interval=interval,
+            missing=missing and missing.value,
+            encoding=encoding,
+            at_means=at_means,
         )
     for note in notes:
         typer.echo(f"secateur: {note}", err=True)
@@ -95,10 +111,23 @@ def export(
         typer.Option(
             "--data",
             metavar="TABLE",
-            help="Rows with the model's columns: for the scales of activations and, with the "
-            "target, for what quantisation costs.",
+            help="Rows with the model's columns: for the difference from `predict`, the scales of "
+            "activations and, with the target, for what quantisation costs.",
         ),
     ] = None,
+    mean: Annotated[
+        PredictedMean | None,
+        typer.Option(
+            "--mean",
+            help="Predict with the network at the posterior means of its weights, or what "
+            "`secateur predict` says, which averages over the posterior and takes more code; by "
+            "default weights for C, predictive for ONNX where it is known.",
+        ),
+    ] = None,
+    keep_inputs: Annotated[
+        bool,
+        typer.Option("--keep-inputs", help="Keep columns that the model does not use as inputs."),
+    ] = False,
     name: Annotated[
         str | None,
         typer.Option("--name", help="Prefix of C functions; by default the file's name."),
@@ -119,13 +148,16 @@ def export(
         raise UserError(f"--to {to.value} writes a file that ends in .{to.value}, not {path.name}.")
     is_run = measure and to == ExportTarget.c
     status = f"writing {path}" + (", compiling and running it" if is_run else "")
-    with as_user_errors(ValueError, OSError, ImportError), Console(stderr=True).status(status):
+    errors = as_user_errors(ValueError, OSError, ImportError, command=export)
+    with errors, Console(stderr=True).status(status):
         sheet = export_run(
             RunFolder(folder),
             path,
             data=data,
             quantise=quantise and quantise.value,
             optimise=optimise.value,
+            mean=mean and mean.value,
+            keep_inputs=keep_inputs,
             name=name,
             measured=measure,
         )

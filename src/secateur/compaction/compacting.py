@@ -13,7 +13,12 @@ import numpy as np
 from secateur.beliefs import complexity, mean_weights
 from secateur.compaction.analysis import Analysis, analyse
 from secateur.compaction.folding import Fold, Weights, apply_folds, find_folds, leave_out
-from secateur.compaction.removal import Removal, choose_units, describe_removal
+from secateur.compaction.removal import (
+    Removal,
+    choose_units,
+    describe_removal,
+    find_features,
+)
 from secateur.compaction.smaller_function import SmallerFunction
 from secateur.distributions import Normal
 from secateur.model import BayesianModel
@@ -25,7 +30,7 @@ from secateur.trained import Compaction, History, Trained
 from secateur.training.layout import lay_out, to_numpy
 from secateur.training.scaling import Affine, Scaling
 
-__all__ = ["compact"]
+__all__ = ["compact", "find_used_inputs"]
 
 # Random inputs on which the smaller model is compared with the original.
 ROWS = 32
@@ -107,6 +112,36 @@ def compact(trained: Trained, *, drop_inputs: bool = False, inputs: Any = None) 
     f = _choose_function(model, means, beliefs, removal, x, truth)
     records = describe_removal(analysis, removal.removed, constant)
     return _smaller_model(trained, f, beliefs, priors, removal, records, example)
+
+
+def find_used_inputs(trained: Trained, *, inputs: Any = None) -> np.ndarray:
+    """Return which input features the predictions of a trained model depend on.
+
+    Args:
+        trained: A trained model whose inputs are one array.
+        inputs: As in `compact`.
+
+    Returns:
+        A mask over the last axis of the inputs.
+
+    Example:
+        >>> import secateur as sc
+        >>> network = sc.networks.Dense(2, hidden=())
+        >>> model = sc.BayesianModel(network, network.init(jax.random.key(0)))
+        >>> x = np.random.default_rng(0).normal(size=(60, 2))
+        >>> fitted = sc.fit(model, (x, x[:, :1]), key=jax.random.key(1), progress=False)
+        >>> pruned = sc.prune(fitted, (x, x[:, :1]), key=jax.random.key(2), progress=False)
+        >>> find_used_inputs(pruned).tolist()
+        [True, False]
+    """
+    example = _example_inputs(trained, inputs)
+    leaves = [leaf for leaf in flatten_beliefs(trained.beliefs)[0] if _has_axes(leaf)]
+    analysis = analyse(trained.model.f, mean_weights(trained.beliefs), example)
+    dead = analysis.dead(Weights.of(leaves).alive())
+    (units,) = find_features(analysis)
+    if not units.size:  # the last axis is that of the rows
+        return np.ones(np.shape(example)[-1], bool)
+    return ~np.append(dead, False)[units]
 
 
 def _has_axes(leaf: Any) -> bool:

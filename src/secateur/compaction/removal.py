@@ -75,6 +75,14 @@ class Removal:
         return structure.unflatten(new)
 
 
+def find_features(analysis: Analysis) -> list[np.ndarray]:
+    """Return, for every array of the inputs, the units of its last axis; −1 where there is none."""
+    return [
+        analysis.unit_of(own.labels[-1]) if len(own.labels) > 1 else np.zeros(0, int)
+        for own in analysis.labelled.data
+    ]
+
+
 def choose_units(analysis: Analysis, dead: np.ndarray, *, drop_inputs: bool) -> Removal:
     """Choose which of the dead units are taken out.
 
@@ -82,10 +90,7 @@ def choose_units(analysis: Analysis, dead: np.ndarray, *, drop_inputs: bool) -> 
     An axis that would be empty keeps one unit: layers have at least one in every library.
     """
     is_input = np.array([unit.kind == "input" for unit in analysis.units.units], bool)
-    features = [
-        analysis.unit_of(own.labels[-1]) if len(own.labels) > 1 else np.zeros(0, int)
-        for own in analysis.labelled.data
-    ]
+    features = find_features(analysis)
     removed = dead & ~is_input
     if drop_inputs:
         for units in features:

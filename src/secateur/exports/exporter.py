@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 
 from secateur import storage
-from secateur.compaction import compact
-from secateur.exports.c.c_files import check_file, check_prefix
+from secateur.exports.c.c_names import check_file, check_prefix
 from secateur.exports.c.model_source import ModelSource, check_options, translate_model
 from secateur.exports.device import DeviceError
 from secateur.exports.device.measurement import measure_source
 from secateur.exports.graph import ExportError
-from secateur.exports.onnx.onnx_model import import_onnx, to_onnx
+from secateur.exports.onnx.onnx_model import OnnxModel, import_onnx, write_onnx
 from secateur.exports.scoring import score_rows
 from secateur.exports.sheet import Accuracy, Arithmetic, Sheet, Size
+from secateur.exports.smaller_model import SmallerModel, make_smaller
 from secateur.networks import Dense, Gru
-from secateur.propagation import UnsupportedOperation
 from secateur.pytrees import uncertain_leaves
 from secateur.trained import Trained
 
@@ -32,7 +31,7 @@ _COMPARED_CALLS = 64  # that are compared with Python
 
 
 def export(
-    trained: Trained,
+    trained: Trained | Any,
     path: str | os.PathLike,
     *,
     inputs: Any = None,
@@ -40,6 +39,8 @@ def export(
     held_out: tuple[Any, Any] | None = None,
     quantise: str | None = None,
     optimise: str = "size",
+    mean: str | None = None,
+    keep_inputs: bool | None = None,
     name: str | None = None,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
@@ -48,14 +49,16 @@ def export(
     """Write a trained model as ONNX or as C, and return what it is in numbers.
 
     Dead units are taken out first (`compact`). Raw inputs go in and predictions in the data's own
-    units come out: standardisation is part of what is written.
+    units come out: standardisation is part of what is written. The sheet states how far predictions
+    are from those of `Trained.predict`, on `inputs` or on rows that are drawn.
 
     `NAME.onnx`: mean, standard deviation and interval, probabilities or rates; see `to_onnx`.
 
     `NAME.c`, with `NAME.h` beside it: C99 that needs no library; see `to_c`.
 
     Args:
-        trained: A trained model, from `fit`, `prune`, `update`, `load` or `compact`.
+        trained: A trained model, from `fit`, `prune`, `update`, `load` or `compact`, or an
+            estimator of `secateur.sklearn`, of which `inputs` are rows of X.
         path: File to write, ending in `.onnx` or `.c`.
         inputs: Rows like those the model was fitted to. Needed for a function of your own. With
             `quantise` they say how large activations become; by default rows are drawn from normal
@@ -66,9 +69,14 @@ def export(
             posterior asks for, and activations of 8 (inputs of 16) or 16 bits. "weights8" rounds
             the weights alike and computes in floats; "weights16" keeps the first 16 bits of each.
         optimise: "size" or "speed".
+        mean: "weights" to predict with the network at the posterior means of its weights, or
+            "predictive" to predict what `Trained.predict` does, by moments, at a multiple of the
+            cost. Defaults to "weights" for C, and to "predictive" for ONNX where it is known.
+        keep_inputs: Whether inputs that no weight reads stay inputs of the export. Defaults to
+            False for a model of a table, whose columns go by name, and else to True.
         name: Prefix of all C functions. Defaults to the file's name.
-        input_names: Names of the inputs, for the header or the metadata. Defaults to those of the
-            model's table.
+        input_names: Names of the model's inputs, for the header or the metadata. Defaults to those
+            of its table.
         output_names: Names of the outputs, likewise.
         measured: Whether C is compiled for a Cortex-M4F and run in an emulator for the sheet,
             where these are installed (`pip install "secateur[device]"`).
@@ -93,47 +101,56 @@ def export(
         (('net.c', 'net.h', 'net.c.json'), 'straight')
     """
     path = Path(path)
+    if not isinstance(trained, Trained) and hasattr(trained, "result_"):  # an estimator
+        inputs = None if inputs is None else trained.encode(inputs)
+        trained = trained.result_
     if not isinstance(trained, Trained):
         raise TypeError(
             f"export: a {type(trained).__name__} is not a trained model. Give what fit, prune, "
             "update, load or compact returned."
         )
     _check_path(path, quantise)
-    check_options(quantise, optimise)
+    check_options(quantise, optimise, mean)
     _check_rows(trained, inputs, targets)
     if held_out is not None:
         _check_rows(trained, *held_out)
-    parameters = sum(int(np.size(q.mean)) for q in uncertain_leaves(trained.beliefs))
     files: dict[Path, str | bytes]
     if path.suffix == ".onnx":
         import_onnx()  # before anything that takes time
-        small = _compact(trained, inputs)
-        content = to_onnx(small, inputs=inputs, input_names=input_names)
-        sheet = _describe_onnx(small, content, path.name)
-        files = {path: content}
+        small = make_smaller(trained, inputs, keep_inputs=keep_inputs)
+        model = write_onnx(
+            small.model,
+            original=trained,
+            inputs=small.take_inputs(inputs),
+            input_names=small.take_names(input_names),
+            mean=mean,
+        )
+        sheet = _describe_onnx(small, model, path.name)
+        files = {path: model.content}
     else:
         check_file(path.stem)
         prefix = check_prefix(path.stem if name is None else name)
-        small = _compact(trained, inputs)
+        small = make_smaller(trained, inputs, keep_inputs=keep_inputs)
         translation = translate_model(
-            small,
+            small.model,
+            original=trained,
             name=prefix,
             header=f"{path.stem}.h",
-            inputs=inputs,
+            inputs=small.take_inputs(inputs),
             quantise=quantise,
             optimise=optimise,
-            input_names=input_names,
+            mean=mean or "weights",
+            input_names=small.take_names(input_names),
             output_names=output_names,
         )
         judged = held_out if targets is None or held_out is not None else (inputs, targets)
-        sheet = _describe_c(small, translation, path, quantise, optimise, judged, measured)
+        arithmetic = Arithmetic(quantise=quantise, optimise=optimise)
+        sheet = _describe_c(small, translation, path, arithmetic, mean or "weights")
+        if measured:
+            sheet = _add_measurement(sheet, translation, optimise)
+        if judged is not None:
+            sheet = _add_scores(sheet, small, translation, judged)
         files = {path: translation.source.source, path.with_suffix(".h"): translation.source.header}
-    notes = sheet.notes
-    if small.compaction is None:
-        notes += (
-            "Dead units are still in it: an operation has no moments, which compacting needs.",
-        )
-    sheet = replace(sheet, size=replace(sheet.size, parameters=parameters), notes=notes)
     _write_files(files | {path.with_name(f"{path.name}.json"): sheet.to_json()})
     return sheet
 
@@ -174,73 +191,79 @@ def _check_rows(trained: Trained, inputs: Any, targets: Any) -> None:
         raise ExportError(f"there are {len(rows)} rows of inputs and {len(targets)} of targets.")
 
 
-def _compact(trained: Trained, inputs: Any) -> Trained:
-    """Return the model without its dead units."""
-    if trained.compaction is not None:
-        return trained
-    if inputs is None and not isinstance(trained.model.f, Dense | Gru):
-        raise ExportError(
-            "the shape of the model's inputs is not known. Give some rows of the data with inputs=…"
-        )
-    try:
-        return compact(trained, inputs=None if inputs is None else np.asarray(inputs)[:8])
-    except UnsupportedOperation:  # of its moments; what is exported may have none
-        return trained
-
-
 # --- what the sheet says --------------------------------------------------------------------------
 
 
-def _describe_onnx(small: Trained, content: bytes, file: str) -> Sheet:
-    model = import_onnx().load_from_string(content)
-    operators = Counter(node.op_type for node in model.graph.node)
-    facts = {entry.key: entry.value for entry in model.metadata_props}
+def _describe_size(small: SmallerModel, **known: int | None) -> Size:
+    beliefs = small.original.beliefs
+    return Size(
+        parameters=sum(int(np.size(q.mean)) for q in uncertain_leaves(beliefs)),
+        weights=small.original.live_weights,
+        **known,
+    )
+
+
+def _list_notes(small: SmallerModel) -> tuple[str, ...]:
+    if small.model.compaction is not None:
+        return ()
+    return ("Dead units are still in it: an operation has no moments, which compacting needs.",)
+
+
+def _describe_onnx(small: SmallerModel, model: OnnxModel, file: str) -> Sheet:
+    graph = import_onnx().load_from_string(model.content).graph
+    operators = Counter(node.op_type for node in graph.node)
     return Sheet(
         files=(file, f"{file}.json"),
         target="onnx",
         style=", ".join(f"{count} {kind}" for kind, count in operators.items()),
-        size=Size(nonzeros=small.live_weights, file_bytes=len(content)),
-        notes=tuple(f"{o.name}: {facts[f'output_{o.name}']}" for o in model.graph.output),
+        size=_describe_size(small, file_bytes=len(model.content)),
+        accuracy=Accuracy(mean=model.mean, from_predict=model.differences),
+        notes=(*(f"{k}: {meaning}" for k, meaning in model.meanings.items()), *_list_notes(small)),
     )
 
 
 def _describe_c(
-    small: Trained,
-    translation: ModelSource,
-    path: Path,
-    quantise: str | None,
-    optimise: str,
-    judged: tuple[Any, Any] | None,
-    measured: bool,
+    small: SmallerModel, translation: ModelSource, path: Path, arithmetic: Arithmetic, mean: str
 ) -> Sheet:
-    model, quantised, source = translation
-    sheet = Sheet(
-        files=(path.name, f"{path.stem}.h", f"{path.name}.json"),
-        target="c",
-        style=source.style,
-        size=Size(nonzeros=model.nonzeros, state_bytes=source.state_bytes or None),
-        arithmetic=Arithmetic(
-            quantise=quantise,
-            optimise=optimise,
-            multiply_adds=source.multiply_adds,
-            tensors=tuple(quantised.tensors) if quantised else (),
-        ),
-    )
-    if measured:
-        sheet = _add_measurement(sheet, translation, optimise)
+    model, quantised, differences, source = translation
     notes = []
+    if mean == "weights":
+        notes.append(
+            "It predicts with the network at the posterior means of its weights, while predict "
+            "averages over the posterior."
+        )
     if quantised is not None and model.is_drawn and quantised.mode in ("int8", "int16x8"):
         notes.append(
             "Activations were scaled by rows drawn from normal distributions; give real rows."
         )
+    elif model.is_drawn and differences:
+        notes.append(
+            "The difference from predict was measured on rows drawn at random; give real rows."
+        )
     if quantised is not None and quantised.in_floats:
         steps = ", ".join(sorted(set(quantised.in_floats)))
         notes.append(f"Computed in floats, for want of integer functions: {steps}.")
-    accuracy = sheet.accuracy
-    if judged is not None:
-        exact, after = score_rows(small, model, quantised, *judged)
-        accuracy = replace(accuracy, exact=exact, quantised=after)
-    return replace(sheet, accuracy=accuracy, notes=(*sheet.notes, *notes))
+    return Sheet(
+        files=(path.name, f"{path.stem}.h", f"{path.name}.json"),
+        target="c",
+        style=source.style,
+        size=_describe_size(small, stored=model.nonzeros, state_bytes=source.state_bytes or None),
+        arithmetic=replace(
+            arithmetic,
+            multiply_adds=source.multiply_adds,
+            tensors=tuple(quantised.tensors) if quantised else (),
+        ),
+        accuracy=Accuracy(mean=mean, from_predict=differences),
+        notes=(*notes, *_list_notes(small)),
+    )
+
+
+def _add_scores(
+    sheet: Sheet, small: SmallerModel, translation: ModelSource, judged: tuple[Any, Any]
+) -> Sheet:
+    rows, targets = small.take_inputs(judged[0]), judged[1]
+    exact, after = score_rows(small.model, translation.model, translation.quantised, rows, targets)
+    return replace(sheet, accuracy=replace(sheet.accuracy, exact=exact, quantised=after))
 
 
 def _add_measurement(sheet: Sheet, translation: ModelSource, optimise: str) -> Sheet:
@@ -250,7 +273,7 @@ def _add_measurement(sheet: Sheet, translation: ModelSource, optimise: str) -> S
     try:
         device = measure_source(source, calls, optimise=optimise)
     except DeviceError as error:
-        return replace(sheet, notes=(f"Not measured on a device: {error}",))
+        return replace(sheet, notes=(f"Not measured on a device: {error}", *sheet.notes))
     difference = float(np.max(np.abs(truth - device.outputs), initial=0.0))
     return replace(
         sheet,
@@ -261,8 +284,8 @@ def _add_measurement(sheet: Sheet, translation: ModelSource, optimise: str) -> S
             stack_bytes=device.stack_bytes,
         ),
         arithmetic=replace(sheet.arithmetic, instructions=device.instructions),
-        accuracy=Accuracy(largest_difference=difference),
-        notes=("Instructions are those of a Cortex-M4F, and not cycles.",),
+        accuracy=replace(sheet.accuracy, largest_rounding=difference),
+        notes=("Instructions are those of a Cortex-M4F, and not cycles.", *sheet.notes),
     )
 
 

@@ -12,21 +12,21 @@ import numpy as np
 
 from secateur.beliefs import mean_weights
 from secateur.exports.evaluator import evaluate_graph, run_frames
+from secateur.exports.example_rows import FRAMES, draw_rows, find_row_shape
 from secateur.exports.graph import ExportError, Graph, Node
 from secateur.exports.lowering import lower_function, lower_model
+from secateur.exports.predictions import make_score_function
 from secateur.exports.simplification import simplify_graph
-from secateur.networks import Dense, Gru
+from secateur.propagation import UnsupportedOperation
 from secateur.pytrees import flatten_beliefs, is_belief
 from secateur.trained import Trained
 
 __all__ = ["ModelGraph", "make_model_graph"]
 
-_FRAMES = 6  # that a network by frames is tried on
-
 
 @dataclass(frozen=True, eq=False)
 class ModelGraph:
-    """A model at its posterior means, for one row or one frame at a time.
+    """A model as the steps of one row or one frame at a time.
 
     Attributes:
         graph: The steps.
@@ -65,21 +65,44 @@ class ModelGraph:
 
 
 def make_model_graph(
-    trained: Trained, inputs: Any = None, *, input_factors: bool = True
+    trained: Trained, inputs: Any = None, *, input_factors: bool = True, mean: str = "weights"
 ) -> ModelGraph:
-    """Read the steps of a trained model at its posterior means.
+    """Read the steps of a trained model.
 
     Args:
         trained: A trained model.
         inputs: Example rows; needed for a function whose input's shape is not known otherwise.
         input_factors: See `simplify_graph`.
+        mean: "weights" for the network at the posterior means of its weights, "predictive" for
+            what `predict` says; see `make_score_function`.
 
     Raises:
         ExportError: Something in the model has no counterpart, or its frames cannot be taken one
             by one.
     """
-    shape = _row_shape(trained, inputs)
-    rows = _draw_rows(trained, shape) if inputs is None else np.asarray(inputs, np.float32)
+    shape = find_row_shape(trained, inputs)
+    rows = draw_rows(trained, shape) if inputs is None else np.asarray(inputs, np.float32)
+    if mean == "predictive":
+        graph, function = _lower_averaged(trained, shape)
+        by_frame = False
+    else:
+        graph, function, by_frame = _lower_at_means(trained, shape)
+    graph = simplify_graph(graph, input_factors=input_factors)
+    if len(graph.outputs) != 1:
+        raise ExportError(
+            f"the model has {len(graph.outputs)} outputs. Supported: one array of outputs."
+        )
+    leaves = flatten_beliefs(trained.beliefs)[0]
+    deviations = [_find_deviations(node, leaves) for node in graph.products()]
+    model = ModelGraph(graph, deviations, by_frame, function, rows, inputs is None)
+    _compare_with_function(model)
+    return model
+
+
+def _lower_at_means(
+    trained: Trained, shape: tuple[int, ...]
+) -> tuple[Graph, Callable[[Any], Any], bool]:
+    """Return the steps at the posterior means, the function, and whether it goes by frames."""
     params = mean_weights(trained.beliefs)
 
     def predict(params: Any, x: Any) -> Any:
@@ -93,17 +116,25 @@ def make_model_graph(
     if by_frame:
         shape = (1, *shape[1:])
     spec = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
-    lowered = lower_model(predict, params, spec, by_frame=by_frame)
-    graph = simplify_graph(lowered, input_factors=input_factors)
-    if len(graph.outputs) != 1:
+    return lower_model(predict, params, spec, by_frame=by_frame), function, by_frame
+
+
+def _lower_averaged(trained: Trained, shape: tuple[int, ...]) -> tuple[Graph, Callable[[Any], Any]]:
+    """Return the steps of the prediction that is averaged over the posterior, and the function."""
+    function = make_score_function(trained)
+    try:
+        graph = lower_function(function, jax.ShapeDtypeStruct((1, *shape), jnp.float32))
+    except (ExportError, UnsupportedOperation) as error:
         raise ExportError(
-            f"the model has {len(graph.outputs)} outputs. Supported: one array of outputs."
+            f"mean='predictive' cannot be written for this model: {error} mean='weights' writes "
+            "the network at the posterior means of its weights."
+        ) from error
+    if any(node.op == "recurrent" for node in graph.nodes):
+        raise ExportError(
+            "mean='predictive' cannot be written for a recurrent network. mean='weights' writes it "
+            "at the posterior means of its weights."
         )
-    leaves = flatten_beliefs(trained.beliefs)[0]
-    deviations = [_find_deviations(node, leaves) for node in graph.products()]
-    model = ModelGraph(graph, deviations, by_frame, function, rows, inputs is None)
-    _compare_with_function(model)
-    return model
+    return graph, function
 
 
 def _find_deviations(node: Node, leaves: list[Any]) -> np.ndarray:
@@ -120,28 +151,6 @@ def _find_deviations(node: Node, leaves: list[Any]) -> np.ndarray:
     return deviations * np.abs(origin.factor)
 
 
-def _row_shape(trained: Trained, inputs: Any) -> tuple[int, ...]:
-    if inputs is not None:
-        return tuple(np.shape(inputs)[1:])
-    network = trained.model.f
-    if isinstance(network, Dense):
-        return (network.inputs,)
-    if isinstance(network, Gru):
-        return (_FRAMES, network.inputs)
-    raise ExportError(
-        "the shape of the model's inputs is not known. Give some rows of the data with inputs=…"
-    )
-
-
-def _draw_rows(trained: Trained, shape: tuple[int, ...]) -> np.ndarray:
-    """Draw rows with the means and deviations of the inputs."""
-    rows = np.random.default_rng(0).normal(size=(256, *shape))
-    affine = trained.scaling.inputs
-    if affine is not None:
-        rows = rows * np.asarray(affine.scale) + np.asarray(affine.shift)
-    return rows.astype(np.float32)
-
-
 def _is_recurrent(function: Callable[[Any], Any], shape: tuple[int, ...]) -> bool:
     spec = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
     return any(node.op == "recurrent" for node in lower_function(function, spec).nodes)
@@ -149,7 +158,7 @@ def _is_recurrent(function: Callable[[Any], Any], shape: tuple[int, ...]) -> boo
 
 def _compare_with_function(model: ModelGraph) -> None:
     """Compare the steps with the function itself, on frames in particular."""
-    rows = model.rows[:8, :_FRAMES] if model.by_frame else model.rows[:8]
+    rows = model.rows[:8, :FRAMES] if model.by_frame else model.rows[:8]
     truth = np.asarray(jax.jit(model.function)(jnp.asarray(rows)), np.float64)
     outputs = model.run(rows.astype(np.float64))
     if model.by_frame and truth.size != outputs.size:

@@ -28,7 +28,12 @@ from secateur.propagation.transform import make_forward
 from secateur.trained import Trained
 from secateur.training.scaling import Affine
 
-__all__ = ["ExportedFunction", "compute_noise", "find_dtype", "knows_moments", "make_function"]
+__all__ = ["MEANS", "ExportedFunction", "check_mean", "compute_noise", "find_dtype",
+           "knows_moments", "make_function", "make_score_function"]  # fmt: skip
+
+# What an export can predict: the network at the posterior means of its weights, or what `predict`
+# says, which averages over the posterior.
+MEANS = ("weights", "predictive")
 
 # Probability of the interval between `lower` and `upper`.
 LEVEL = 0.95
@@ -47,10 +52,12 @@ class ExportedFunction:
     Attributes:
         function: Function from raw inputs to a list of arrays.
         meanings: Meaning of each of them by name; filled in when the function is called.
+        by_moments: Whether mean and variance of the network's value are computed.
     """
 
     function: Callable[[Any], list[Any]]
     meanings: dict[str, str]
+    by_moments: bool
 
 
 def knows_moments(trained: Trained) -> bool:
@@ -100,7 +107,54 @@ def make_function(
         meanings.update((name, meaning) for name, (_, meaning) in outputs.items())
         return [array for array, _ in outputs.values()]
 
-    return ExportedFunction(function, meanings)
+    return ExportedFunction(function, meanings, by_moments)
+
+
+def check_mean(mean: str | None) -> None:
+    """Check that `mean` is one of those supported, or None.
+
+    Raises:
+        ExportError: It is not.
+    """
+    if mean not in (None, *MEANS):
+        raise ExportError(f"mean={mean!r}. Supported: {', '.join(MEANS)}.")
+
+
+def make_score_function(trained: Trained) -> Callable[[Any], Any]:
+    """Return the function from raw inputs to outputs that stand for what `predict` says.
+
+    Of numbers that is their expected value under the posterior of the weights, by moments. Of
+    classes, yes or no, and counts it is what the likelihood's link makes the averaged probability
+    or rate of: its logarithm, or log-odds.
+
+    Raises:
+        ExportError: There is no such function.
+    """
+    likelihood, inference = trained.model.likelihood, trained.model.inference
+    to_score = next((f for kind, f in _SCORES.items() if isinstance(likelihood, kind)), None)
+    if to_score is None:
+        raise ExportError(
+            f"mean='predictive' is not known for a {type(likelihood).__name__}. Supported: "
+            f"{', '.join(kind.__name__ for kind in _SCORES)}. mean='weights' writes the network at "
+            "the posterior means of its weights."
+        )
+    if draws(inference):
+        raise ExportError(
+            f"mean='predictive' needs moments, and this model's inference is {inference!r}: its "
+            "predictions average networks that are drawn from the posterior, each of which would "
+            "have to be written. mean='weights' writes the network at the posterior means of its "
+            "weights."
+        )
+    outputs = make_function(trained, by_moments=True, uncertainty=False, dtype=jnp.float32)
+    return lambda x: to_score(outputs.function(x)[0])
+
+
+_SCORES: dict[Any, Callable[[Any], Any]] = {
+    GaussianLikelihood: lambda mean: mean,
+    CategoricalLikelihood: jnp.log,
+    BernoulliLikelihood: lambda p: jnp.log(p) - jnp.log1p(-p),
+    PoissonLikelihood: jnp.log,
+}
 
 
 def compute_noise(trained: Trained, outputs: int) -> tuple[np.ndarray, np.ndarray] | None:

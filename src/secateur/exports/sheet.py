@@ -3,11 +3,13 @@
 For readers of a sheet (report, command line, records of runs):
 
     sheet.files, .target ("c" or "onnx"), .style, .notes
-    sheet.size        .parameters .nonzeros .file_bytes .flash_bytes .ram_bytes .state_bytes
+    sheet.size        .parameters .weights .stored .file_bytes .flash_bytes .ram_bytes .state_bytes
                       .stack_bytes
     sheet.arithmetic  .quantise .optimise .multiply_adds .instructions .tensors
-    sheet.accuracy    .largest_difference .exact .quantised; the last two are `Scores`
-                      (.free_energy .log_density .correct) or None
+    sheet.accuracy    .mean .from_predict .largest_rounding .exact .quantised; `.from_predict` is a
+                      tuple of `Difference`s (.output .largest .rms .changed_classes .rows
+                      .is_drawn); the last two are `Scores` (.free_energy .log_density .correct) or
+                      None
     sheet.title, sheet.rows() -> [(what, number as text)], sheet.table(), sheet.to_dict(),
     sheet.to_json()
 
@@ -22,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Accuracy", "Arithmetic", "Scores", "Sheet", "Size", "TensorBits"]
+__all__ = ["Accuracy", "Arithmetic", "Difference", "Scores", "Sheet", "Size", "TensorBits"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,10 @@ class Size:
 
     Attributes:
         parameters: Number of elements of the trained network's arrays, before compacting.
-        nonzeros: Number of weights in the export that are not 0.
+        weights: Number of weights that pruning has left: `Trained.live_weights` of the model that
+            was exported, as the report and the command line count them.
+        stored: Number of factors that C stores. It is not that of the weights: biases are terms,
+            weights of dead units are not written, and moments need variances.
         file_bytes: Size of the ONNX file.
         flash_bytes: Code and constants, compiled for a Cortex-M4F.
         ram_bytes: Static memory and state.
@@ -40,7 +45,8 @@ class Size:
     """
 
     parameters: int | None = None
-    nonzeros: int | None = None
+    weights: int | None = None
+    stored: int | None = None
     file_bytes: int | None = None
     flash_bytes: int | None = None
     ram_bytes: int | None = None
@@ -100,17 +106,58 @@ class Scores:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """How far predictions of an export are from those of `Trained.predict`, on some rows.
+
+    Attributes:
+        output: Name of the output, or None.
+        largest: Largest difference: of means in the units of the target, or of probabilities.
+        rms: Root of the mean square of the differences.
+        changed_classes: Number of rows whose most probable class is another one; None if there are
+            no classes.
+        rows: Number of rows.
+        is_drawn: Whether the rows were drawn at random, because none were given.
+    """
+
+    output: str | None
+    largest: float
+    rms: float
+    changed_classes: int | None
+    rows: int
+    is_drawn: bool
+
+    def describe(self) -> str:
+        """Return a sentence for the header of a C file."""
+        what = "the mean" if self.changed_classes is None else "a probability"
+        of = "" if self.output is None else f" of {self.output}"
+        classes = ""
+        if self.changed_classes is not None:
+            classes = f"; another class in {self.changed_classes} rows"
+        kind = "drawn at random" if self.is_drawn else "of data"
+        return (
+            f"Difference of {what}{of} from Trained.predict on {self.rows} rows {kind}: at most "
+            f"{self.largest:.2g}, root mean square {self.rms:.2g}{classes}."
+        )
+
+
+@dataclass(frozen=True)
 class Accuracy:
     """How far an export is from the model.
 
     Attributes:
-        largest_difference: Largest difference between the emulated device and Python, in the
-            units of the outputs, or None.
+        mean: What is predicted: "weights" for the network at the posterior means of its weights,
+            "predictive" for the average over the posterior.
+        from_predict: How far that is from `Trained.predict`, by output; empty where it is not
+            known.
+        largest_rounding: Largest difference between the emulated device and the same computation
+            in Python, in the units of the outputs, or None.
         exact: Scores of the network before quantisation, or None without targets.
         quantised: Scores of the quantised network, or None.
     """
 
-    largest_difference: float | None = None
+    mean: str = "weights"
+    from_predict: tuple[Difference, ...] = ()
+    largest_rounding: float | None = None
     exact: Scores | None = None
     quantised: Scores | None = None
 
@@ -155,7 +202,8 @@ class Sheet:
     def _numbers(self) -> Iterator[tuple[str, float | None, str]]:
         size, arithmetic, accuracy = self.size, self.arithmetic, self.accuracy
         yield "parameters of the trained network", size.parameters, ","
-        yield "weights that are left", size.nonzeros, ","
+        yield "weights that are left", size.weights, ","
+        yield "factors that are stored", size.stored, ","
         yield "flash, bytes", size.flash_bytes, ","
         yield "RAM, bytes", size.ram_bytes, ","
         yield "of which state, kept by the caller", size.state_bytes, ","
@@ -163,7 +211,13 @@ class Sheet:
         yield "file, bytes", size.file_bytes, ","
         yield "multiply-adds per inference", arithmetic.multiply_adds, ","
         yield "instructions per inference", arithmetic.instructions, ","
-        yield "largest difference from Python", accuracy.largest_difference, ".2g"
+        yield "largest rounding on the device", accuracy.largest_rounding, ".2g"
+        for difference in accuracy.from_predict:
+            of = "" if difference.output is None else f" of {difference.output}"
+            yield f"difference from predict{of}, largest", difference.largest, ".2g"
+            yield "  root mean square", difference.rms, ".2g"
+            yield "  rows with another class", difference.changed_classes, ","
+            yield "  on rows", difference.rows, ","
         for what, name, form in (
             ("free energy on the rows given, nats", "free_energy", ".2f"),
             ("log-density per row, nats", "log_density", ".4f"),

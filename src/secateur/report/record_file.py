@@ -14,7 +14,7 @@ import numpy as np
 __all__ = ["FORMAT", "VERSION", "RecordError", "read_record"]
 
 FORMAT = "secateur run"
-VERSION = 2
+VERSION = 3
 # Significant digits of numbers, and of the weights, of which there are many.
 DIGITS, WEIGHT_DIGITS = 7, 5
 MAX_TEXT = 200

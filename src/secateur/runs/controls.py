@@ -42,6 +42,7 @@ class RunSettings:
         minutes: Maximum duration of the whole run, or None.
         held_out: Share of the rows that training does not see.
         missing: What to do with missing values: "error", "drop" or "mean".
+        dates: What to do with dates: "error" or "parts".
         drop: Columns not to use.
         epochs: Maximum number of epochs of the training, and of each one between rounds of pruning.
         batch_size: Number of rows in a step, or None to choose by the number of rows.
@@ -64,6 +65,7 @@ class RunSettings:
     minutes: float | None = None
     held_out: float = 0.2
     missing: str = "error"
+    dates: str = "error"
     drop: tuple[str, ...] = ()
     epochs: int | None = None
     batch_size: int | None = None

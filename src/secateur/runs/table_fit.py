@@ -133,6 +133,7 @@ def _read_table(
         targets,
         task=settings.task,
         missing=settings.missing,
+        dates=settings.dates,
         drop=settings.drop,
         max_categories=settings.max_categories,
         texts=texts,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,15 @@ import pandas as pd
 
 import secateur as sc
 from secateur import report
+from secateur.compaction import find_used_inputs
 from secateur.exports import Sheet, export
+from secateur.exports.model_labels import make_labels
 from secateur.remedies import Remedy
 from secateur.report.performance import find_class_probabilities
 from secateur.runs.folder import RunFolder
-from secateur.tables import Encoding, TableError, read_table
+from secateur.tables import EncodedRows, Encoding, TableError, read_table
 
-__all__ = ["export_run", "predict_rows", "predict_table"]
+__all__ = ["encode_used_columns", "export_run", "predict_rows", "predict_table"]
 
 
 def predict_table(
@@ -28,8 +31,11 @@ def predict_table(
     interval: float = 0.95,
     missing: str | None = None,
     encoding: str | None = None,
+    at_means: bool = False,
 ) -> tuple[pd.DataFrame, list[str]]:
     """Predict the rows of a table in a file, in its order; see `predict_rows`.
+
+    Columns that the model does not use may be absent, and what they hold does not matter.
 
     Args:
         model: Model of a run, from `load`.
@@ -38,6 +44,7 @@ def predict_table(
         missing: "error"; "mean"; or "drop", which leaves the predictions of such rows empty.
             Defaults to how the model was made.
         encoding: Encoding of a text file. Defaults to UTF-8.
+        at_means: As in `Trained.predict`.
 
     Returns:
         The predictions, and what a user should know, in sentences.
@@ -48,19 +55,62 @@ def predict_table(
     """
     columns = find_encoding(model)
     frame = read_table(path, text=columns.text_columns, encoding=encoding)
-    encoded = columns.encode(frame, missing=missing)
+    encoded = encode_used_columns(model, columns, frame, missing=missing)
     if not len(encoded.rows):
         raise TableError(
             f"no row of {path} is complete.",
             Remedy("missing", "mean", "fills in the mean, or the most frequent category"),
         )
-    predictions = predict_rows(model, columns, encoded.x, interval=interval)
+    predictions = predict_rows(model, columns, encoded.x, interval=interval, at_means=at_means)
     predictions.index = encoded.rows
     return predictions.reindex(np.arange(len(frame))), encoded.notes
 
 
+def encode_used_columns(
+    model: sc.Trained, encoding: Encoding, frame: pd.DataFrame, *, missing: str | None = None
+) -> EncodedRows:
+    """Encode the columns of a table that a model uses; its other inputs get their means.
+
+    A weight that was cut is exactly 0, so that any number in the place of an input that is not used
+    gives the same predictions, to the bit.
+
+    Args:
+        model: A trained model.
+        encoding: How its inputs were made.
+        frame: A table from `read_table`, with `encoding.text_columns` as text.
+        missing: As in `Encoding.encode`.
+
+    Raises:
+        TableError: A column that is used is not there, or its values are not of the kind that they
+            were.
+    """
+    labels = make_labels(encoding, model)
+    used = find_used_inputs(model)
+    columns = [c for c in labels.columns if any(used[i] for i in c.inputs if i is not None)]
+    needed = {column.name for column in columns}
+    partial = replace(
+        encoding,
+        columns=tuple(c for c in encoding.columns if c.name in needed),
+        unused=(*encoding.unused, *(c.name for c in encoding.columns if c.name not in needed)),
+    )
+    encoded = partial.encode(frame, missing=missing)
+    affine = model.scaling.inputs
+    means = np.zeros(len(used)) if affine is None else np.asarray(affine.shift, np.float64)
+    x = np.tile(means, (len(encoded.rows), 1))
+    places = [place for column in columns for place in column.inputs]
+    for number, place in enumerate(places):
+        if place is not None:
+            x[:, place] = encoded.x[:, number]
+    return encoded._replace(x=x)
+
+
 def predict_rows(
-    model: sc.Trained, encoding: Encoding, x: np.ndarray, *, interval: float = 0.95
+    model: sc.Trained,
+    encoding: Encoding,
+    x: np.ndarray,
+    *,
+    interval: float = 0.95,
+    at_means: bool = False,
 ) -> pd.DataFrame:
     """Return what a model says of rows as a table.
 
@@ -72,8 +122,9 @@ def predict_rows(
         encoding: How its inputs were made.
         x: Inputs, of shape (rows, inputs).
         interval: Probability of the interval.
+        at_means: As in `Trained.predict`.
     """
-    prediction = model.predict(x)
+    prediction = model.predict(x, at_means=at_means)
     if encoding.task == "classification":
         (target,) = encoding.targets
         classes = target.classes or ()
@@ -137,7 +188,7 @@ def _read_rows(model: sc.Trained, path: str | os.PathLike) -> dict[str, Any]:
     """Return the inputs of a table and, if it has them, the targets."""
     encoding = find_encoding(model)
     frame = read_table(path, text=encoding.text_columns)
-    encoded = encoding.encode(frame)
+    encoded = encode_used_columns(model, encoding, frame)
     if not len(encoded.rows):
         raise TableError(f"no row of {path} is complete.")
     targets = encoding.encode_targets(frame.iloc[encoded.rows])

@@ -20,14 +20,21 @@ from jax.scipy.special import digamma, gammaln
 from secateur.distributions import Gamma, Normal
 from secateur.training.layout import Layout, Place, Vectors
 
-__all__ = ["HYPERPRIOR", "PriorGroups", "credit_groups", "fit_priors", "hyper_complexity"]
+__all__ = ["PriorGroups", "credit_groups", "find_hyperprior", "fit_priors", "hyper_complexity"]
 
 # For every uncertain leaf, the axis along which each index is a group, or None for one group.
 PriorGroups = tuple[int | None, ...]
 
-# Heavy-tailed: a weight alone has a Student t prior with one degree of freedom. The rate is the
-# scale below which a group cannot shrink; in standardised units 0.03 of a unit is negligible.
-HYPERPRIOR = Gamma(0.5, 0.0005)
+# Heavy-tailed: a weight alone has a Student t prior with one degree of freedom. Weights of a leaf
+# are within a decade or so of 1, since data are standardised. Those of an input that does not
+# matter may be as small as they like; the wide prior makes such an input cost more than it is worth.
+LEAF_HYPERPRIOR = Gamma(0.5, 0.05)
+INPUT_HYPERPRIOR = Gamma(0.5, 5e-5)
+
+
+def find_hyperprior(axis: int | None) -> Gamma:
+    """Return the prior of the precisions of a leaf's groups."""
+    return LEAF_HYPERPRIOR if axis is None else INPUT_HYPERPRIOR
 
 
 def fit_priors(
@@ -54,7 +61,8 @@ def fit_priors(
     for place, axis in zip(layout.places, groups, strict=True):
         count = _sum_group(place, axis, alive)
         total = _sum_group(place, axis, squares)
-        variances.append((HYPERPRIOR.rate + 0.5 * total) / (HYPERPRIOR.shape + 0.5 * count))
+        prior = find_hyperprior(axis)
+        variances.append((prior.rate + 0.5 * total) / (prior.shape + 0.5 * count))
     vectors = layout.vectors(variances, padding=1.0)
     return tuple(Normal(p.mean, v) for p, v in zip(priors, vectors, strict=True))
 
@@ -120,20 +128,20 @@ def _group_complexities(
     layout: Layout, groups: PriorGroups, alive: Vectors, priors: tuple[Normal, ...]
 ) -> list[Array]:
     """Return the complexity of each group's precision, by leaf."""
-    prior_shape, prior_rate = HYPERPRIOR.shape, HYPERPRIOR.rate
     by_leaf = []
     for place, axis in zip(layout.places, groups, strict=True):
         half = 0.5 * _sum_group(place, axis, alive).astype(layout.dtype)
         variance = _first_of_group(place, axis, priors[place.vector].variance)
-        shape = prior_shape + half
+        prior = find_hyperprior(axis)
+        shape = prior.shape + half
         rate = variance * shape
         logarithm = jnp.log(shape) - digamma(shape)
         divergence = (
             half * digamma(shape)
             - gammaln(shape)
-            + gammaln(prior_shape)
-            + prior_shape * jnp.log(rate / prior_rate)
-            + shape * (prior_rate - rate) / rate
+            + gammaln(prior.shape)
+            + prior.shape * jnp.log(rate / prior.rate)
+            + shape * (prior.rate - rate) / rate
         )
         by_leaf.append(jnp.where(half > 0, half * logarithm + divergence, 0))
     return by_leaf

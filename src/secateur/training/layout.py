@@ -208,13 +208,19 @@ def lay_out(
             vector = shared
         slots.append(Place(vector, lengths[vector], shape, jnp.result_type(leaf.mean)))
         lengths[vector] += math.prod(shape)
-    dtype = jnp.result_type(jnp.float32, *(q.mean for q in uncertain))
+    numbers = [q.mean for q in uncertain] or [x for x in leaves if _is_floating(x)]
+    dtype = jnp.result_type(jnp.float32, *numbers)
     sizes = tuple(-(-length // multiple) * multiple for length in lengths)
     layout = Layout(treedef, tuple(slots), dtype, sizes)
     means = layout.vectors([q.mean for q in uncertain])
     variances = layout.vectors([q.variance for q in uncertain])
     certain = [jnp.asarray(x) for x, y in zip(leaves, slots, strict=True) if y is _CERTAIN]
     return layout, tuple(map(Normal, means, variances)), certain
+
+
+def _is_floating(leaf: Any) -> bool:
+    is_array = isinstance(leaf, jax.Array | np.ndarray)
+    return is_array and jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 def to_numpy(tree: PyTree) -> PyTree:
@@ -244,7 +250,8 @@ def flatten_priors(layout: Layout, priors: PyTree, *, expand: bool = False) -> t
     """
     leaf_priors = [p for p in align_tree(priors, layout.treedef, "priors") if p is not None]
     for prior in leaf_priors:
-        if jax.tree.leaves(prior)[:1] in ([], [prior]):
+        parameters = jax.tree.leaves(prior)
+        if not parameters or parameters[0] is prior:
             raise TypeError(
                 f"the prior {prior!r} is not a pytree of numbers, so it cannot enter a compiled "
                 "program. Register its class with jax.tree_util.register_dataclass."

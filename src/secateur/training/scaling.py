@@ -186,26 +186,48 @@ def _summarise(xp: Any, values: Any) -> tuple[Any, Any, Any]:
     return mean, xp.sum(xp.square(flat - mean[None]), axis=0), xp.max(xp.abs(flat), axis=0)
 
 
-class Columns:
-    """Running count, mean and sum of squared deviations per column, in float64 (Chan et al.)."""
+def _summarise_weighted(xp: Any, values: Any, weights: Any) -> tuple[Any, Any, Any]:
+    """The same for rows with weights; those of weight 0 have no part in it."""
+    flat = values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1)
+    column = xp.repeat(weights, len(flat) // len(values))[:, None]
+    total = xp.sum(column)
+    mean = xp.sum(column * flat, axis=0) / xp.where(total > 0, total, 1)
+    squares = xp.sum(column * xp.square(flat - mean[None]), axis=0)
+    return mean, squares, xp.max(xp.where(column > 0, xp.abs(flat), 0), axis=0)
 
-    def __init__(self, values: Any) -> None:
+
+class Columns:
+    """Running count, mean and sum of squared deviations per column, in float64 (Chan et al.).
+
+    Args:
+        values: Rows of numbers.
+        weights: Weight of each row; by default all count once.
+    """
+
+    def __init__(self, values: Any, weights: Any = None) -> None:
         self.itemsize = values.dtype.itemsize
         self.rows = len(values)
         self.vector = values.ndim == 1
-        if is_addressable(values):
-            summary = _summarise(np, np.asarray(values).astype(np.float64))
+        self.count: float = values.size // max(1, values.shape[-1] if values.ndim > 1 else 1)
+        summarise = _summarise if weights is None else _summarise_weighted
+        arrays: tuple[Any, ...] = (values,) if weights is None else (values, weights)
+        if all(map(is_addressable, arrays)):
+            arrays = tuple(np.asarray(a).astype(np.float64) for a in arrays)
+            summary = summarise(np, *arrays)
         else:
-            summary = jax.tree.map(np.asarray, _summarise(jnp, values))
-        self.count = values.size // max(1, summary[0].size)
+            summary = jax.tree.map(np.asarray, summarise(jnp, *arrays))
+        if weights is not None:
+            self.count *= float(arrays[1].sum()) / self.rows
         self.mean, self.squares, self.largest = summary
 
     def join(self, other: Columns) -> None:
         """Add another block of rows."""
         total = self.count + other.count
         gap = other.mean - self.mean
-        self.mean = self.mean + gap * (other.count / total)
-        self.squares = self.squares + other.squares + gap**2 * (self.count * other.count / total)
+        if total:  # rows of weight 0 have no mean
+            self.mean = self.mean + gap * (other.count / total)
+            between = gap**2 * (self.count * other.count / total)
+            self.squares = self.squares + other.squares + between
         self.largest = np.maximum(self.largest, other.largest)
         self.count, self.rows = total, self.rows + other.rows
 
@@ -218,7 +240,7 @@ class Columns:
     @property
     def deviation(self) -> np.ndarray:
         """Standard deviation per column."""
-        return np.sqrt(self.squares / max(self.count, 1))
+        return np.sqrt(self.squares / self.count) if self.count else np.zeros_like(self.squares)
 
     def affine(self) -> Affine:
         """Return the change of units that makes every column that varies mean 0, deviation 1."""

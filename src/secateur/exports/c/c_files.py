@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import functools
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
 import numpy as np
 
+from secateur.exports.c.c_names import escape_comment, make_identifiers, quote_text
 from secateur.exports.c.expressions import (
     ExpressionWriter,
     count_elements,
     format_number,
     wrap_items,
 )
-from secateur.exports.graph import ExportError, Graph
+from secateur.exports.c.table_code import RowCode, RowField
+from secateur.exports.graph import Graph
 
-__all__ = ["FileTexts", "FunctionBody", "HeaderLabels", "SelfTestVectors", "check_file",
-           "check_prefix", "collect_functions", "list_functions"]  # fmt: skip
+__all__ = ["FileTexts", "FunctionBody", "HeaderLabels", "SelfTestVectors", "collect_functions",
+           "list_functions"]  # fmt: skip
 
 _PLAIN = """\
 /* Compilers like to call memcpy and memset for loops that copy; there may be no such functions. */
@@ -39,6 +40,18 @@ _PLAIN = """\
 """
 
 
+# Bodies of the functions that make probabilities of outputs, and what these call.
+_LINKS = {
+    "softmax": """\
+    float largest = y[0], sum = 0.0f;
+    for (int i = 1; i < {0}_OUTPUTS; ++i) largest = y[i] > largest ? y[i] : largest;
+    for (int i = 0; i < {0}_OUTPUTS; ++i) sum += p[i] = sc_exp(y[i] - largest);
+    for (int i = 0; i < {0}_OUTPUTS; ++i) p[i] /= sum;""",
+    "sigmoid": "    for (int i = 0; i < {0}_OUTPUTS; ++i) p[i] = sc_sigmoid(y[i]);",
+}
+_LINK_FUNCTIONS = {"softmax": ("exp",), "sigmoid": ("sigmoid",)}
+
+
 @dataclass(frozen=True)
 class HeaderLabels:
     """What the header tells of a model.
@@ -50,6 +63,8 @@ class HeaderLabels:
         notes: Sentences.
         noise: Standard deviations of the observations' noise, and half the widths of its 95 %
             interval, by output and in the outputs' units; None if it is not known.
+        link: "softmax" or "sigmoid", which make probabilities of the outputs, or None.
+        fields: Values that a row of the model's table consists of, or ().
     """
 
     title: str = "a network"
@@ -57,6 +72,8 @@ class HeaderLabels:
     outputs: Sequence[str] = ()
     notes: Sequence[str] = ()
     noise: tuple[np.ndarray, np.ndarray] | None = None
+    link: str | None = None
+    fields: Sequence[RowField] = ()
 
 
 @dataclass(frozen=True)
@@ -90,7 +107,7 @@ class FunctionBody:
     state_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FileTexts:
     """Makes the text of both files."""
 
@@ -135,20 +152,7 @@ class FileTexts:
             *self._enumeration("INPUT", labels.inputs),
             *self._enumeration("OUTPUT", labels.outputs),
         ]
-        if labels.noise is not None:
-            for what, macro, values in (
-                (
-                    "Standard deviation of an observation around the prediction",
-                    "NOISE",
-                    labels.noise[0],
-                ),
-                ("Half the width of its 95 % interval", "INTERVAL", labels.noise[1]),
-            ):
-                lines.append(f"/* {what}, at known weights. */")
-                lines += [
-                    f"#define {upper}_{macro}_{i} {format_number(v)}" for i, v in enumerate(values)
-                ]
-            lines.append("")
+        lines += self._declare_noise()
         if self.code.members:
             lines += [
                 "/* What is carried from one frame to the next; it belongs to the caller. */",
@@ -162,6 +166,14 @@ class FileTexts:
             ]
         what = "one frame; the state goes on" if self.code.members else "one row"
         lines += [f"/* Predict for {what}. */", f"{self.prototype};", ""]
+        if labels.link:
+            lines += [
+                "/* Make probabilities of outputs. Both may be the same array. */",
+                f"{self.probabilities};",
+                "",
+            ]
+        if self.row_code is not None:
+            lines += self.row_code.declare()
         if self.vectors is not None:
             lines += [
                 f"#ifdef {upper}_SELF_TEST",
@@ -172,6 +184,46 @@ class FileTexts:
             ]
         lines += ["#ifdef __cplusplus", "}", "#endif", "", "#endif", ""]
         return "\n".join(lines)
+
+    @property
+    def probabilities(self) -> str:
+        """Return the declaration of the function that makes probabilities of outputs."""
+        upper = self.name.upper()
+        return (
+            f"void {self.name}_probabilities(const float y[{upper}_OUTPUTS], "
+            f"float p[{upper}_OUTPUTS])"
+        )
+
+    @functools.cached_property
+    def row_code(self) -> RowCode | None:
+        """Return what writes the functions that take rows of a table, if there is one."""
+        if not self.labels.fields:
+            return None
+        inputs, outputs = (make_identifiers(n) for n in (self.labels.inputs, self.labels.outputs))
+        reserved = ["H", "INPUTS", "OUTPUTS", "SELF_TEST", "OUTPUT_NAMES"]
+        reserved += [f"INPUT_{name}" for name in inputs]
+        reserved += [f"{k}_{name}" for k in ("OUTPUT", "NOISE", "INTERVAL") for name in outputs]
+        return RowCode(self.name, self.labels.fields, reserved)
+
+    def _declare_noise(self) -> list[str]:
+        upper, labels = self.name.upper(), self.labels
+        lines = []
+        if labels.outputs:
+            texts = ", ".join(map(quote_text, labels.outputs))
+            lines += ["/* Names of the outputs, in their order. */"]
+            lines += [f"#define {upper}_OUTPUT_NAMES {{{texts}}}", ""]
+        if labels.noise is None:
+            return lines
+        deviations, widths = labels.noise
+        suffixes = make_identifiers(labels.outputs) or [str(i) for i in range(len(deviations))]
+        for what, macro, values in (
+            ("Standard deviation of an observation around the prediction", "NOISE", deviations),
+            ("Half the width of its 95 % interval", "INTERVAL", widths),
+        ):
+            lines.append(f"/* {what}, at known weights. */")
+            pairs = zip(suffixes, values, strict=True)
+            lines += [f"#define {upper}_{macro}_{s} {format_number(v)}" for s, v in pairs]
+        return [*lines, ""]
 
     def _enumeration(self, what: str, names: Sequence[str]) -> list[str]:
         if not names:
@@ -184,14 +236,17 @@ class FileTexts:
 
     def source(self) -> str:
         """Return the text of NAME.c."""
-        name = self.name
+        name, upper = self.name, self.name.upper()
         unused = [] if any("x[" in line for line in self.code.body) else ["(void)x;"]
         lines = [
             f"/* See {self.header_file}. Nothing but C99 and <stdint.h> is needed. */",
             f'#include "{self.header_file}"',
             "",
         ]
-        functions = collect_functions(self.writer.functions) if self.writer.functions else ""
+        needed = {*self.writer.functions, *_LINK_FUNCTIONS.get(self.labels.link or "", ())}
+        if self.row_code is not None:
+            needed |= {"to_bits", "from_bits"}
+        functions = collect_functions(needed) if needed else ""
         if functions:
             lines += [functions]
         lines += [*self.writer.declare_tables()]
@@ -217,6 +272,10 @@ class FileTexts:
             "}",
             "",
         ]
+        if self.labels.link:
+            lines += [self.probabilities, "{", _LINKS[self.labels.link].format(upper), "}", ""]
+        if self.row_code is not None:
+            lines += self.row_code.define()
         if self.vectors is not None:
             lines += self._self_test()
         return "\n".join(lines)
@@ -265,92 +324,6 @@ def _matrix(name: str, columns: str, values: np.ndarray) -> list[str]:
 def _comment(sentences: Sequence[str]) -> list[str]:
     first, *rest = map(escape_comment, sentences)
     return [f"/* {first}", *(f" * {s}" for s in rest), " */"]
-
-
-# --- names that C accepts -------------------------------------------------------------------------
-
-
-_KEYWORDS = frozenset(
-    """auto break case char const continue default do double else enum extern float for goto if
-    inline int long register restrict return short signed sizeof static struct switch typedef union
-    unsigned void volatile while _Bool _Complex _Imaginary asm bool class delete export false friend
-    mutable namespace new operator private protected public template this throw true try typename
-    using virtual wchar_t main""".split()  # noqa: SIM905 (as a list it is a page long)
-)
-
-
-# A file beside the others with such a name would take the place of the library's.
-_HEADERS = frozenset(
-    """assert complex ctype errno fenv float inttypes iso646 limits locale math memory setjmp signal
-    stdalign stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string strings tgmath
-    threads time uchar unistd wchar wctype""".split()  # noqa: SIM905
-)
-
-
-def check_prefix(name: str) -> str:
-    """Return the name that all functions begin with, if it can be one.
-
-    Raises:
-        ExportError: It cannot; the message names one that could.
-    """
-    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) and name not in _KEYWORDS:
-        return name
-    better = make_identifiers([name])[0].lower()
-    if better in _KEYWORDS:
-        better = f"{better}_net"
-    reason = "is a reserved word of C" if name in _KEYWORDS else "is not a name in C"
-    raise ExportError(
-        f"{name!r} {reason}, and functions would begin with it. Name the file {better}.c, or give "
-        f"name={better!r}."
-    )
-
-
-def check_file(stem: str) -> str:
-    """Return the name of a source file without its ending, if a header can have it, too.
-
-    Raises:
-        ExportError: It cannot; the message names one that could.
-    """
-    if stem.lower() in _HEADERS:
-        raise ExportError(
-            f"{stem}.h is a header of the C library, and beside it would be taken for it. Name the "
-            f"file {stem}_net.c."
-        )
-    if not stem.isprintable() or any(c in stem for c in '"\\'):
-        better = make_identifiers([stem])[0].lower()
-        raise ExportError(f"#include cannot name {stem + '.h'!r}. Name the file {better}.c.")
-    return stem
-
-
-def escape_comment(text: str) -> str:
-    """Return text that neither ends a comment nor draws a compiler's warning inside one."""
-    plain = "".join(c if c.isprintable() else " " for c in text)
-    while "*/" in plain or "/*" in plain:
-        plain = plain.replace("*/", "* /").replace("/*", "/ *")
-    return plain.replace("??/", "? ?/").rstrip("\\")
-
-
-def make_identifiers(names: Iterable[str]) -> list[str]:
-    """Return one C identifier for each name, in capitals, all different.
-
-    Example:
-        >>> make_identifiers(["Größe (m²)", "size", "SIZE", "3rd", ""])
-        ['GROSSE_M2', 'SIZE', 'SIZE_2', 'N_3RD', 'N']
-    """
-    identifiers: list[str] = []
-    taken: set[str] = set()
-    for name in names:
-        plain = unicodedata.normalize("NFKD", name.replace("ß", "ss"))
-        ascii_only = plain.encode("ascii", "ignore").decode()
-        base = re.sub(r"[^A-Za-z0-9]+", "_", ascii_only).strip("_").upper()
-        if not base or base[0].isdigit():
-            base = f"N_{base}".rstrip("_")
-        candidate, number = base, 2
-        while candidate in taken:
-            candidate, number = f"{base}_{number}", number + 1
-        taken.add(candidate)
-        identifiers.append(candidate)
-    return identifiers
 
 
 # --- functions of the runtime ---------------------------------------------------------------------

@@ -8,15 +8,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from secateur import __version__
-from secateur.exports.c.c_files import HeaderLabels, SelfTestVectors, check_prefix
-from secateur.exports.c.source_writer import Source, write_c
+from secateur.compaction import find_used_inputs
+from secateur.exports.c.c_files import HeaderLabels, SelfTestVectors
+from secateur.exports.c.c_names import check_prefix
+from secateur.exports.c.source_writer import Source, count_products, write_c
+from secateur.exports.c.table_code import make_fields
+from secateur.exports.comparison import choose_rows, compare_with_predict
 from secateur.exports.evaluator import FloatArithmetic
 from secateur.exports.graph import ExportError
 from secateur.exports.model_graph import ModelGraph, make_model_graph
 from secateur.exports.model_labels import find_labels
-from secateur.exports.predictions import compute_noise
+from secateur.exports.predictions import check_mean, compute_noise
 from secateur.exports.quantisation import MODES, QuantisedGraph, quantise_graph
-from secateur.likelihoods import CategoricalLikelihood
+from secateur.exports.sheet import Difference
+from secateur.likelihoods import BernoulliLikelihood, CategoricalLikelihood
 from secateur.propagation import draws
 from secateur.trained import Trained
 
@@ -36,11 +41,13 @@ class ModelSource(NamedTuple):
     Attributes:
         model: Graph of the model.
         quantised: The same graph in integers, or None.
+        differences: How far predictions are from `Trained.predict`, by output.
         source: The texts.
     """
 
     model: ModelGraph
     quantised: QuantisedGraph | None
+    differences: tuple[Difference, ...]
     source: Source
 
     def expect(self, limit: int) -> tuple[np.ndarray, np.ndarray]:
@@ -60,6 +67,7 @@ def to_c(
     inputs: Any = None,
     quantise: str | None = None,
     optimise: str = "size",
+    mean: str = "weights",
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
 ) -> Source:
@@ -67,8 +75,10 @@ def to_c(
 
     Raw inputs go in and predictions in the data's own units come out, one call per row, or per
     frame of a recurrent network. It predicts the function's value at the posterior means of the
-    weights; of classes, their scores before the softmax. The header states the noise's deviation
-    and half the width of its 95 % interval. Dead units stay in it; `export` takes them out first.
+    weights; of classes, their scores before the softmax, which a function of its own makes
+    probabilities of. For a model of a table there are functions that take its rows as they are. The
+    header states how far predictions are from those of `Trained.predict`, the noise's deviation and
+    half the width of its 95 % interval. Dead units stay in it; `export` takes them out first.
 
     Args:
         trained: A trained model.
@@ -79,26 +89,29 @@ def to_c(
             distributions with the inputs' means and deviations.
         quantise: "int8", "int16x8", "weights8" or "weights16"; see `export`.
         optimise: "size" or "speed".
+        mean: "weights" or "predictive"; see `export`.
         input_names: Names of the inputs, for the header. Defaults to those of the model's table.
         output_names: Names of the outputs, likewise.
 
     Raises:
         ExportError: The model or an option cannot be exported.
     """
-    check_options(quantise, optimise)
+    check_options(quantise, optimise, mean)
     return translate_model(
         trained,
+        original=trained,
         name=name,
         header=header or f"{name}.h",
         inputs=inputs,
         quantise=quantise,
         optimise=optimise,
+        mean=mean,
         input_names=input_names,
         output_names=output_names,
     ).source
 
 
-def check_options(quantise: str | None, optimise: str) -> None:
+def check_options(quantise: str | None, optimise: str, mean: str | None = None) -> None:
     """Check that options are known.
 
     Raises:
@@ -108,26 +121,38 @@ def check_options(quantise: str | None, optimise: str) -> None:
         raise ExportError(f"quantise={quantise!r}. Supported: {', '.join(MODES)}.")
     if optimise not in OPTIMISE:
         raise ExportError(f"optimise={optimise!r}. Supported: {', '.join(OPTIMISE)}.")
+    check_mean(mean)
+    if quantise is not None and mean == "predictive":
+        raise ExportError(
+            "mean='predictive' is computed in floats with all their digits. Leave quantise out, or "
+            "give mean='weights'."
+        )
 
 
 def translate_model(
     trained: Trained,
     *,
+    original: Trained,
     name: str,
     header: str,
     inputs: Any,
     quantise: str | None,
     optimise: str,
+    mean: str,
     input_names: Sequence[str] | None,
     output_names: Sequence[str] | None,
 ) -> ModelSource:
-    """Return a trained model as C, with its graphs; see `to_c`."""
+    """Return a trained model as C, with its graphs; see `to_c`.
+
+    The header states weights and free energy of `original`, which `trained` was made from.
+    """
     check_prefix(name)
     labels = find_labels(trained)
     if labels is not None:
         input_names = labels.inputs if input_names is None else input_names
         output_names = labels.outputs if output_names is None else output_names
-    model = make_model_graph(trained, inputs, input_factors=quantise in (None, "weights16"))
+    factors = quantise in (None, "weights16")
+    model = make_model_graph(trained, inputs, input_factors=factors, mean=mean)
     quantised = None if quantise is None else quantise_graph(model, quantise)
     calls, outputs = _expect_outputs(model, quantised, _TEST_VECTORS)
     for what, names, size in (
@@ -135,6 +160,10 @@ def translate_model(
     ):  # fmt: skip
         if names and len(names) != size:
             raise ExportError(f"{len(names)} {what} names are given, and there are {size} {what}s.")
+    differences = _compare(trained, model, quantised, output_names or ())
+    fields = []
+    if labels is not None and not model.by_frame:
+        fields = make_fields(labels.columns, find_used_inputs(trained, inputs=inputs).tolist())
     # In float32 sums round differently with every compiler; integers do not.
     largest = float(np.max(np.abs(outputs), initial=0.0)) or 1.0
     source = write_c(
@@ -147,22 +176,48 @@ def translate_model(
             f"{__version__}.",
             inputs=tuple(input_names or ()),
             outputs=tuple(output_names or ()),
-            notes=_header_notes(trained, model, quantised),
+            notes=_header_notes(original, mean, quantised, differences),
             noise=compute_noise(trained, outputs.shape[1]),
+            link=_find_link(trained),
+            fields=fields,
         ),
         vectors=SelfTestVectors(calls, outputs, _tolerance(quantised) * largest),
     )
-    return ModelSource(model, quantised, source)
+    return ModelSource(model, quantised, differences, source)
+
+
+def _compare(
+    trained: Trained, model: ModelGraph, quantised: QuantisedGraph | None, names: Sequence[str]
+) -> tuple[Difference, ...]:
+    """Return how far what is written is from `Trained.predict`."""
+    frames = model.rows.shape[1] if model.by_frame else 1
+    rows = choose_rows(model.rows, frames * count_products(model.graph))
+    return compare_with_predict(
+        trained,
+        rows,
+        lambda rows: _run(model, quantised, rows),
+        is_drawn=model.is_drawn,
+        are_scores=True,
+        names=names,
+    )
+
+
+def _find_link(trained: Trained) -> str | None:
+    links = {CategoricalLikelihood: "softmax", BernoulliLikelihood: "sigmoid"}
+    return next((n for k, n in links.items() if isinstance(trained.model.likelihood, k)), None)
+
+
+def _run(model: ModelGraph, quantised: QuantisedGraph | None, rows: np.ndarray) -> np.ndarray:
+    if quantised is None:
+        return model.run(rows.astype(np.float64))
+    return model.run(rows, FloatArithmetic(np.float32), quantised.graph)
 
 
 def _expect_outputs(
     model: ModelGraph, quantised: QuantisedGraph | None, limit: int
 ) -> tuple[np.ndarray, np.ndarray]:
     rows = model.rows[:1, :limit] if model.by_frame else model.rows[:limit]
-    if quantised is None:
-        outputs = model.run(rows.astype(np.float64))
-    else:
-        outputs = model.run(rows, FloatArithmetic(np.float32), quantised.graph)
+    outputs = _run(model, quantised, rows)
     calls = rows.reshape(-1, *model.graph.inputs[0].shape)
     return calls, outputs.reshape(len(calls), -1)
 
@@ -181,15 +236,22 @@ def _tolerance(quantised: QuantisedGraph | None) -> float:
 
 
 def _header_notes(
-    trained: Trained, model: ModelGraph, quantised: QuantisedGraph | None
+    trained: Trained,
+    mean: str,
+    quantised: QuantisedGraph | None,
+    differences: Sequence[Difference],
 ) -> list[str]:
     notes = [
-        f"Free energy {trained.free_energy:.1f} nats; {model.nonzeros} weights in its products.",
+        f"Free energy {trained.free_energy:.1f} nats; {trained.live_weights} weights.",
         "Inputs and outputs are in the units of the data.",
-        "Outputs are those of the network at the posterior means of its weights.",
     ]
-    if draws(trained.model.inference):
-        notes.append("The model itself averages networks that are drawn from the posterior.")
+    if mean == "predictive":
+        notes.append("Outputs are averaged over the posterior of the weights, by moments.")
+    else:
+        notes.append("Outputs are those of the network at the posterior means of its weights.")
+        how = "networks that are drawn from" if draws(trained.model.inference) else "over"
+        notes.append(f"The model itself averages {how} the posterior.")
+    notes += [difference.describe() for difference in differences]
     if isinstance(trained.model.likelihood, CategoricalLikelihood):
         notes.append("Outputs are scores: the largest belongs to the most probable class.")
     if quantised is not None and quantised.mode in ("int8", "int16x8"):

@@ -11,8 +11,8 @@ from secateur.exports.c.c_files import (
     FunctionBody,
     HeaderLabels,
     SelfTestVectors,
-    check_prefix,
 )
+from secateur.exports.c.c_names import check_prefix
 from secateur.exports.c.expressions import ExpressionWriter, count_elements, format_number
 from secateur.exports.c.loop_code import KINDS, LoopWriter
 from secateur.exports.c.step_fusion import fuse_steps
@@ -20,7 +20,7 @@ from secateur.exports.c.straight_code import StraightProgram, straighten_graph, 
 from secateur.exports.c.weight_products import compute_costs, find_taps, weight_bytes
 from secateur.exports.graph import Graph
 
-__all__ = ["Source", "write_c"]
+__all__ = ["Source", "count_products", "write_c"]
 
 _MOST_TERMS = 20_000  # of straight code: beyond these compilers take too long
 _LARGEST_TO_TRY = 60_000  # elements that are looked at to find out how much is left
@@ -130,7 +130,7 @@ def _in_loops(graph: Graph, writer: ExpressionWriter, optimise: str) -> Function
             if arena.size
         ],
         kernels=loops.kernels,
-        multiply_adds=_products(graph),
+        multiply_adds=count_products(graph),
         state_elements=sum(count_elements(v.shape) for v in states),
         state_bytes=sum(_itemsize(v.dtype) * count_elements(v.shape) for v in states),
     )
@@ -139,7 +139,7 @@ def _in_loops(graph: Graph, writer: ExpressionWriter, optimise: str) -> Function
 def _straight(graph: Graph, optimise: str) -> StraightProgram | None:
     """The graph as single numbers, if that is the better way and there are few enough of them."""
     size = max((count_elements(n.output.shape) for n in graph.nodes), default=0)
-    if _products(graph) > 4 * _MOST_TERMS or size > _LARGEST_TO_TRY:
+    if count_products(graph) > 4 * _MOST_TERMS or size > _LARGEST_TO_TRY:
         return None
     program = straighten_graph(graph)
     terms = sum(len(s.args) for s in program.steps if s.op == "sum")
@@ -172,8 +172,8 @@ def _bytes_in_loops(graph: Graph) -> float:
     return total + 100
 
 
-def _products(graph: Graph) -> int:
-    """Products with weights that are not 0, at all places where they are taken."""
+def count_products(graph: Graph) -> int:
+    """Return the number of products with weights that are not 0, at all places."""
     total = 0
     for node in graph.nodes:
         if node.op in ("linear", "conv"):

@@ -4,25 +4,51 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from secateur import __version__
+from secateur.exports.comparison import compare_with_predict
+from secateur.exports.example_rows import draw_rows, find_row_shape
 from secateur.exports.graph import ExportError
-from secateur.exports.model_labels import ColumnLabels, find_labels
+from secateur.exports.model_labels import TableLabels, find_labels
 from secateur.exports.onnx.symbolic_sizes import SymbolicGraph, has_loop, lower_for_any_size
-from secateur.exports.predictions import find_dtype, knows_moments, make_function
+from secateur.exports.predictions import (
+    ExportedFunction,
+    check_mean,
+    find_dtype,
+    knows_moments,
+    make_function,
+)
+from secateur.exports.sheet import Difference
 from secateur.networks import Dense, Gru
-from secateur.propagation import UnsupportedOperation
+from secateur.propagation import UnsupportedOperation, draws
 from secateur.trained import Trained
 
-__all__ = ["import_onnx", "to_onnx"]
+__all__ = ["OnnxModel", "import_onnx", "to_onnx", "write_onnx"]
 
 _OPSET = 17
 _IR_VERSION = 8
+
+
+class OnnxModel(NamedTuple):
+    """A model as ONNX, and what is known of it.
+
+    Attributes:
+        content: Bytes of the file.
+        meanings: Meaning of each output by name.
+        mean: "predictive" if it is written with its moments, "weights" if at posterior means.
+        differences: How far predictions are from `Trained.predict`, by output.
+    """
+
+    content: bytes
+    meanings: dict[str, str]
+    mean: str
+    differences: tuple[Difference, ...]
 
 
 def to_onnx(
@@ -31,6 +57,7 @@ def to_onnx(
     inputs: Any = None,
     input_names: Sequence[str] | None = None,
     uncertainty: bool = True,
+    mean: str | None = None,
 ) -> bytes:
     """Return a trained model as ONNX (opset 17, IR version 8).
 
@@ -41,7 +68,8 @@ def to_onnx(
 
     A network of up to 20 000 weights without loops is written with its moments. A larger or
     recurrent one, or one whose inference samples, is written at the posterior means of its weights,
-    with the standard deviation and interval of the noise alone. The metadata say which.
+    with the standard deviation and interval of the noise alone. The metadata say which, and how far
+    predictions are from those of `Trained.predict` on `inputs` or on rows that are drawn.
 
     Dead units stay in it; `export` takes them out first.
 
@@ -52,13 +80,39 @@ def to_onnx(
         input_names: Names of the inputs, for the metadata. Defaults to those of the model's table.
         uncertainty: Whether the standard deviation, the interval and moments are written. Without
             them the file is smallest.
+        mean: "weights" or "predictive"; see `export`.
 
     Raises:
         ExportError: Something in the model has no counterpart.
         ImportError: The package onnx is not installed.
     """
+    return write_onnx(
+        trained,
+        original=trained,
+        inputs=inputs,
+        input_names=input_names,
+        uncertainty=uncertainty,
+        mean=mean,
+    ).content
+
+
+def write_onnx(
+    trained: Trained,
+    *,
+    original: Trained,
+    inputs: Any,
+    input_names: Sequence[str] | None,
+    uncertainty: bool = True,
+    mean: str | None = None,
+) -> OnnxModel:
+    """Return a trained model as ONNX, and what is known of it; see `to_onnx`.
+
+    The metadata state weights and free energy of `original`, which `trained` was made from.
+    """
     onnx = import_onnx()
-    symbolic, meanings = _lower(trained, inputs, uncertainty)
+    check_mean(mean)
+    symbolic, written = _lower(trained, inputs, uncertainty, mean)
+    meanings = written.meanings
     from secateur.exports.onnx.operators import OperatorWriter, describe_value
 
     writer = OperatorWriter(symbolic, "inputs")
@@ -80,10 +134,35 @@ def to_onnx(
         producer_name="secateur",
     )
     width = symbolic.graph.inputs[0].shape[-1]
-    metadata = _describe(trained, width, meanings, inputs, input_names)
+    dtype = symbolic.graph.inputs[0].dtype
+    differences = _compare(trained, written.function, inputs, dtype)
+    metadata = _describe(trained, original, width, inputs, input_names)
+    metadata |= {f"output_{name}": meaning for name, meaning in meanings.items()}
+    if differences:
+        metadata["difference_from_predict"] = json.dumps([asdict(d) for d in differences])
     onnx.helper.set_model_props(model, metadata)
     onnx.checker.check_model(model, full_check=True)
-    return model.SerializeToString()
+    averaged = "predictive" if written.by_moments else "weights"
+    return OnnxModel(model.SerializeToString(), meanings, averaged, differences)
+
+
+def _compare(
+    trained: Trained, function: Callable[[Any], list[Any]], inputs: Any, dtype: Any
+) -> tuple[Difference, ...]:
+    """Return how far a function that is written is from `Trained.predict`."""
+    rows = inputs
+    if rows is None:
+        rows = draw_rows(trained, find_row_shape(trained, None))
+    rows = np.asarray(rows, np.float32)
+    labels = find_labels(trained)
+    first = jax.jit(lambda x: function(x)[0])
+    return compare_with_predict(
+        trained,
+        rows,
+        lambda rows: first(rows.astype(dtype)),
+        is_drawn=inputs is None,
+        names=() if labels is None else labels.outputs,
+    )
 
 
 def import_onnx() -> Any:
@@ -99,27 +178,36 @@ def import_onnx() -> Any:
 
 
 def _lower(
-    trained: Trained, inputs: Any, uncertainty: bool
-) -> tuple[SymbolicGraph, dict[str, str]]:
-    """Return the graph to write, and the meanings of its outputs."""
+    trained: Trained, inputs: Any, uncertainty: bool, mean: str | None
+) -> tuple[SymbolicGraph, ExportedFunction]:
+    """Return the graph to write, and its function."""
     shape, dtype = _row_shape(trained, inputs), find_dtype(trained)
     plain = make_function(trained, by_moments=False, uncertainty=uncertainty, dtype=dtype)
+    reason = "with uncertainty=False the network is written at the posterior means of its weights"
     if has_loop(plain.function, shape, dtype):
-        if len(shape) > 1:
+        reason = "a loop over time has no moments in ONNX"
+        if len(shape) > 1 and mean != "predictive":
             try:
                 any_length = (None, *shape[1:])
-                return lower_for_any_size(plain.function, any_length, dtype), plain.meanings
+                return lower_for_any_size(plain.function, any_length, dtype), plain
             except (ExportError, TypeError, ValueError):
                 pass  # the length is part of the model, as in a dense layer over all frames
-    elif uncertainty and knows_moments(trained):
-        # Formulas of moments depend on the type: they are written for the float32 that ONNX has.
-        single = np.dtype(np.float32)
-        moments = make_function(trained, by_moments=True, uncertainty=True, dtype=single)
-        try:
-            return lower_for_any_size(moments.function, shape, single), moments.meanings
-        except (ExportError, UnsupportedOperation):
-            pass  # written without, as its meanings will say
-    return lower_for_any_size(plain.function, shape, dtype), plain.meanings
+    elif uncertainty and mean != "weights":
+        reason = "its predictions average networks that are drawn from the posterior"
+        if knows_moments(trained) or (mean == "predictive" and not draws(trained.model.inference)):
+            # Formulas of moments depend on the type: they are written for the float32 of ONNX.
+            single = np.dtype(np.float32)
+            moments = make_function(trained, by_moments=True, uncertainty=True, dtype=single)
+            try:
+                return lower_for_any_size(moments.function, shape, single), moments
+            except (ExportError, UnsupportedOperation) as error:
+                reason = str(error)  # written without, as its meanings will say
+    if mean == "predictive":
+        raise ExportError(
+            f"mean='predictive' cannot be written for this model: {reason.rstrip('.')}. "
+            "mean='weights' writes the network at the posterior means of its weights."
+        )
+    return lower_for_any_size(plain.function, shape, dtype), plain
 
 
 def _row_shape(trained: Trained, inputs: Any) -> tuple[int | None, ...]:
@@ -144,8 +232,8 @@ def _row_shape(trained: Trained, inputs: Any) -> tuple[int | None, ...]:
 
 def _describe(
     trained: Trained,
+    original: Trained,
     width: int,
-    meanings: dict[str, str],
     inputs: Any,
     input_names: Sequence[str] | None,
 ) -> dict[str, str]:
@@ -159,9 +247,9 @@ def _describe(
         )
     facts: dict[str, Any] = {
         "secateur_version": __version__,
-        "free_energy_nats": float(trained.free_energy),
-        "live_weights": int(trained.live_weights),
-        "pruned_fraction": float(trained.pruned_fraction),
+        "free_energy_nats": float(original.free_energy),
+        "live_weights": int(original.live_weights),
+        "pruned_fraction": float(original.pruned_fraction),
         "weights_sha256": _fingerprint(trained.beliefs),
     }
     if input_names is not None:
@@ -173,7 +261,6 @@ def _describe(
         facts["targets"] = labels.targets
         if labels.classes is not None:
             facts["classes"] = labels.classes
-    facts |= {f"output_{name}": meaning for name, meaning in meanings.items()}
     return {k: v if isinstance(v, str) else json.dumps(v) for k, v in facts.items()}
 
 
@@ -191,7 +278,7 @@ def _fingerprint(beliefs: Any) -> str:
 
 
 def _find_ranges(
-    labels: ColumnLabels | None, inputs: Any, width: int
+    labels: TableLabels | None, inputs: Any, width: int
 ) -> list[list[float] | None] | None:
     """Return the least and the largest value of every input, None where they are not known."""
     if inputs is not None and np.size(inputs):
@@ -199,4 +286,12 @@ def _find_ranges(
         return np.stack([rows.min(0), rows.max(0)], axis=1).tolist()
     if labels is None:
         return None
-    return [None if is_number else [0.0, 1.0] for is_number in labels.is_number]
+    ranges: list[list[float] | None] = [None] * width
+    for column in labels.columns:
+        is_number = column.kind not in ("boolean", "category", "presence")
+        for place in column.inputs:
+            if place is not None and not is_number:
+                ranges[place] = [0.0, 1.0]
+        if column.kind == "number" and column.limits and column.inputs[0] is not None:
+            ranges[column.inputs[0]] = list(column.limits)
+    return ranges

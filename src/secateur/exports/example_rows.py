@@ -1,0 +1,78 @@
+"""Rows on which an export is tried where none are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from secateur.exports.graph import ExportError
+from secateur.exports.model_labels import InputColumn, find_labels
+from secateur.networks import Dense, Gru
+from secateur.trained import Trained
+
+__all__ = ["FRAMES", "draw_rows", "find_row_shape"]
+
+FRAMES = 6  # of a sequence that is drawn
+_ROWS = 256
+
+
+def find_row_shape(trained: Trained, inputs: Any) -> tuple[int, ...]:
+    """Return the shape of a row of inputs.
+
+    Raises:
+        ExportError: It is not known.
+    """
+    if inputs is not None:
+        return tuple(np.shape(inputs)[1:])
+    network = trained.model.f
+    if isinstance(network, Dense):
+        return (network.inputs,)
+    if isinstance(network, Gru):
+        return (FRAMES, network.inputs)
+    raise ExportError(
+        "the shape of the model's inputs is not known. Give some rows of the data with inputs=…"
+    )
+
+
+def draw_rows(trained: Trained, shape: tuple[int, ...]) -> np.ndarray:
+    """Draw rows with the means and deviations of the inputs; of a table, within its limits.
+
+    Args:
+        trained: A trained model.
+        shape: Shape of a row.
+    """
+    random = np.random.default_rng(0)
+    affine = trained.scaling.inputs
+    means, deviations = np.zeros(shape[-1]), np.ones(shape[-1])
+    if affine is not None:
+        means, deviations = (means + np.asarray(p) for p in (affine.shift, affine.scale))
+    labels = find_labels(trained)
+    if labels is None or len(labels.inputs) != shape[-1] or affine is None:
+        return (random.normal(size=(_ROWS, *shape)) * deviations + means).astype(np.float32)
+    rows = np.empty((_ROWS, *shape))
+    for column in labels.columns:
+        places = [place for place in column.inputs if place is not None]
+        rows[:, places] = _draw_column(column, random, means, deviations)
+    return rows.astype(np.float32)
+
+
+def _draw_column(
+    column: InputColumn, random: np.random.Generator, means: np.ndarray, deviations: np.ndarray
+) -> np.ndarray:
+    """Draw what a column makes: numbers within its limits, and 0 and 1 as often as they were."""
+    values = [place for place in column.value_inputs if place is not None]
+    indicators = [p for p in column.inputs[len(column.value_inputs) :] if p is not None]
+    if column.kind in ("boolean", "category"):
+        drawn = _draw_choices(random, means[values])
+    else:
+        drawn = random.normal(means[values], deviations[values], (_ROWS, len(values)))
+        drawn = drawn if column.limits is None else np.clip(drawn, *column.limits)
+    return np.hstack([drawn, _draw_choices(random, means[indicators])])
+
+
+def _draw_choices(random: np.random.Generator, shares: np.ndarray) -> np.ndarray:
+    """Draw rows in which one of several inputs is 1, each with its share, or none of them."""
+    shares = np.clip(shares, 0, 1)
+    ends, place = np.cumsum(shares), random.uniform(size=(_ROWS, 1))
+    return ((place < ends) & (place >= ends - shares)).astype(np.float64)

@@ -1,0 +1,78 @@
+"""The model that is written: without dead units, and without the inputs that it does not use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from secateur.compaction import compact, find_used_inputs
+from secateur.exports.graph import ExportError
+from secateur.exports.model_labels import find_labels
+from secateur.networks import Dense, Gru
+from secateur.propagation import UnsupportedOperation
+from secateur.trained import Trained
+
+__all__ = ["SmallerModel", "make_smaller"]
+
+
+class SmallerModel(NamedTuple):
+    """A model without its dead units.
+
+    Attributes:
+        model: The model. Positions in `model.compaction.kept_inputs` are those of the inputs that
+            the model was trained with.
+        original: The model that it was made from.
+        kept: Positions of the inputs that are left among those of the original, or None for all.
+    """
+
+    model: Trained
+    original: Trained
+    kept: np.ndarray | None
+
+    def take_inputs(self, rows: Any) -> Any:
+        """Return the inputs that are left, of rows for the original; None stays None."""
+        return rows if rows is None or self.kept is None else np.asarray(rows)[..., self.kept]
+
+    def take_names(self, names: Sequence[str] | None) -> Sequence[str] | None:
+        """Return the names of the inputs that are left, from those of all or of these alone."""
+        if names is None or self.kept is None or len(names) == len(self.kept):
+            return names
+        if self.kept.max() >= len(names):
+            raise ExportError(
+                f"{len(names)} input names are given. Give one for each of the model's inputs."
+            )
+        return [names[i] for i in self.kept]
+
+
+def make_smaller(trained: Trained, inputs: Any, *, keep_inputs: bool | None) -> SmallerModel:
+    """Return a model without its dead units.
+
+    Args:
+        trained: A trained model.
+        inputs: Rows for it, or None for a network whose inputs are known.
+        keep_inputs: As in `secateur.export`.
+    """
+    if inputs is None and not isinstance(trained.model.f, Dense | Gru):
+        raise ExportError(
+            "the shape of the model's inputs is not known. Give some rows of the data with inputs=…"
+        )
+    if keep_inputs is None:
+        keep_inputs = find_labels(trained) is None
+    rows = None if inputs is None else np.asarray(inputs)[:8]
+    before = trained.compaction
+    if before is not None and (keep_inputs or find_used_inputs(trained, inputs=rows).all()):
+        return SmallerModel(trained, trained, None)
+    try:
+        small = compact(trained, drop_inputs=not keep_inputs, inputs=rows)
+    except UnsupportedOperation:  # of its moments; what is exported may have none
+        return SmallerModel(trained, trained, None)
+    compaction = small.compaction
+    assert compaction is not None
+    kept = None if keep_inputs else compaction.kept_inputs
+    if before is not None and before.kept_inputs is not None:
+        positions = np.asarray(before.kept_inputs)[np.asarray(compaction.kept_inputs)]
+        small = replace(small, compaction=replace(compaction, kept_inputs=positions))
+    return SmallerModel(small, trained, kept)
