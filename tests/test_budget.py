@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 import secateur as sc
+from command_line import secateur
 from recipes import PLAIN
 from secateur.pruning.budget import Budget
 
@@ -362,3 +365,53 @@ def test_budgets_that_do_not_fit_the_model_or_the_plan(orthogonal):
         prune(fitted, (x, y), held_out=(x, y[:, 0]), most_rmse=1.0)
     with pytest.raises(ValueError, match=r"fails for inputs of the shapes \[\(60, 3\)\]"):
         prune(fitted, (x, y), held_out=(x[:, :3], y), most_rmse=1.0)
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(80, 4)), columns=list("abcd"))
+    frame["y"] = 3 * frame["a"] + 2 * frame["b"] + frame["c"] + 0.1 * rng.normal(size=80)
+    frame["kind"] = np.where(frame["y"] > 0, "high", "low")
+    path = tmp_path_factory.mktemp("data") / "table.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+def run_fit(table, target, folder, *options):
+    drop = {"y": "kind", "kind": "y"}[target]
+    common = ("--drop", drop, "--hidden", 0, "--epochs", 300, "-o", folder)
+    return secateur("fit", table, "-t", target, *common, *options)
+
+
+def test_the_command_line_has_a_budget(table, tmp_path):
+    done = run_fit(table, "y", tmp_path / "run", "--most-weights", 2, "--most-rmse", 5)
+    assert done.code == 0, done.err
+    pruned = sc.load(tmp_path / "run" / "model.safetensors")
+    assert pruned.live_weights == 2
+    assert any(r.forced for r in pruned.rounds)
+    assert "the limit of 2 weights was reached" in done.out
+    assert "where at most 5 is required" in done.out
+    settings = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]
+    assert settings["most_weights"] == 2
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "words"),
+    [
+        ("y", ("--least-accuracy", 0.9), "--most-rmse"),
+        ("kind", ("--most-rmse", 0.9), "--least-accuracy"),
+        ("y", ("--most-rmse", 0.9, "--held-out", 0), "--held-out 0.2"),
+        ("y", ("--most-weights", 0), "most-weights"),
+        ("kind", ("--least-accuracy", 90), "least-accuracy"),
+    ],
+)
+def test_wrong_budgets_end_in_a_line_and_leave_nothing(table, tmp_path, target, options, words):
+    done = run_fit(table, target, tmp_path / "run", *options)
+    assert done.code == 2
+    assert words in done.err
+    assert "Traceback" not in done.err
+    assert not (tmp_path / "run").exists() or not any((tmp_path / "run").iterdir())

@@ -15,8 +15,10 @@ from command_line import secateur
 from secateur.cli.errors import UserError, as_user_errors
 from secateur.cli.fit_command import shorten_list
 from secateur.cli.fit_command import tabulate_record as tabulate
+from secateur.compaction import find_used_inputs
 from secateur.remedies import Remedy, UsageError
 from secateur.report import read_record
+from secateur.tables import Encoding
 
 # In one process, so that the programs of each shape are compiled once.
 pytestmark = pytest.mark.xdist_group("runs")
@@ -164,6 +166,18 @@ def test_scores_of_classes(classes):
     shown = secateur("evaluate", folder, other).out
     assert f"{scores['accuracy']:.1%}" in row_of(shown, "accuracy")
     assert f"{scores['base_rate']:.1%}" in row_of(shown, "base rate")
+
+
+def test_columns_that_were_cut_are_not_needed(classes, tmp_path):
+    """Oracle: the scores of the whole table."""
+    folder, other, _ = classes
+    model = sc.load(folder / "model.safetensors")
+    used = find_used_inputs(model)
+    inputs = Encoding.from_json(model.extra["table"]).inputs
+    needed = {entry["column"] for entry, is_used in zip(inputs, used, strict=True) if is_used}
+    frame, path = pd.read_csv(other), tmp_path / "less.csv"
+    frame[["grade", *sorted(needed)]].to_csv(path, index=False)
+    assert evaluate(folder, path) == evaluate(folder, other)
 
 
 def test_scores_of_held_out_rows_are_those_of_the_run(tmp_path):

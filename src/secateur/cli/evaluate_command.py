@@ -21,7 +21,10 @@ __all__ = ["evaluate"]
 def evaluate(
     folder: RunPath,
     table: Annotated[
-        Path, typer.Argument(metavar="TABLE", help="A table with the same columns and the target.")
+        Path,
+        typer.Argument(
+            metavar="TABLE", help="A table with the columns that the model uses, and the target."
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
     missing: Annotated[

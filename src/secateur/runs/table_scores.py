@@ -11,7 +11,7 @@ import pandas as pd
 import secateur as sc
 from secateur.remedies import Remedy
 from secateur.report.performance import score_prediction, score_targets
-from secateur.runs.table_model import find_encoding
+from secateur.runs.table_model import encode_used_columns, find_encoding
 from secateur.tables import Encoding, TableError, read_table
 from secateur.tables.cells import quote_names
 from secateur.tables.gaps import find_gaps, make_missing_error
@@ -27,6 +27,8 @@ def score_table(
     encoding: str | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
     """Compare what a model predicts for the rows of a table with its targets.
+
+    Columns that the model does not use may be absent, and what they hold does not matter.
 
     Args:
         model: Model of a run, from `load`.
@@ -48,7 +50,7 @@ def score_table(
     frame = read_table(path, text=columns.text_columns, encoding=encoding)
     missing = columns.missing if missing is None else missing
     frame, notes = _choose_rows(columns, frame, missing)
-    encoded = columns.encode(frame, missing=missing)
+    encoded = encode_used_columns(model, columns, frame, missing=missing)
     frame = frame.iloc[encoded.rows]
     if not len(frame):
         raise TableError(
