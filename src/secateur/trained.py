@@ -151,6 +151,7 @@ class Trained:
         standard_error: Standard error of the free energy where the algorithm samples; else 0.
         epochs: Number of epochs, all trainings together.
         stop_reason: Why the last step (training or pruning) ended, in words.
+        is_level: Whether the free energy was level when training ended; True if unknown.
         training: How it is trained; what training needs to go on.
         key: Random key of predictions, for algorithms that sample.
         history: Free energy by epoch; empty for a model from a file.
@@ -180,6 +181,7 @@ class Trained:
     rounds: tuple[Round, ...] = ()
     weights_before: int = 0
     free_energy_before: float = math.nan
+    is_level: bool = True
     compaction: Compaction | None = None
     extra: Any = None
     version: str = ""
@@ -307,14 +309,10 @@ def collect_runs(
     epochs = len(free_energies) // trainer.source.blocks_per_pass
     results = []
     for run, evaluation in enumerate(trainer.evaluate(state, records)):
+        history = make_history(trainer, records, run)
+        own = take_run(state, run)
         trained = make_trained(
-            trainer,
-            take_run(state, run),
-            run,
-            evaluation,
-            history=make_history(trainer, records, run),
-            epochs=epochs,
-            stop_reason=stop_reason,
+            trainer, own, run, evaluation, history=history, epochs=epochs, stop_reason=stop_reason
         )
         if not np.all(np.isfinite(free_energies[-1:, run])):
             trained = replace(trained, free_energy=math.nan, free_energy_before=math.nan)

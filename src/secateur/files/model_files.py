@@ -28,7 +28,7 @@ _KIND, _VERSION = "secateur-model", 2
 # Attributes that are written and read alike, by name.
 _PLAIN = (
     "noise", "scaling", "parts", "free_energy", "standard_error", "epochs", "stop_reason",
-    "restarts", "weights_before", "free_energy_before", "compaction",
+    "restarts", "weights_before", "free_energy_before", "is_level", "compaction",
 )  # fmt: skip
 
 

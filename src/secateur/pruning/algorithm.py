@@ -48,6 +48,10 @@ from secateur.training.trainer import Trainer
 __all__ = ["prune", "prune_many"]
 
 WHAT = ("weights", "units", "both")
+_NOT_LEVEL = (
+    "the free energy was still falling when the fit ended: train longer (epochs) or at another "
+    "rate before pruning"
+)
 _SHARED_OPTIONS = (
     "criterion", "rate", "what", "grow", "most_weights", "held_out", "least_accuracy", "most_rmse",
     "epochs", "checkpoint", "progress", "callback",
@@ -139,6 +143,13 @@ def prune(
         checkpoint,
         Progress("prune", show=progress, callback=callback),
     )
+    if not result.live_weights and trained.live_weights and plan.rate is None:
+        advice = f" Note that {_NOT_LEVEL}." if not trained.is_level else ""
+        warnings.warn(
+            "prune removed every weight: as far as this fit shows, the inputs do not explain the "
+            f"targets.{advice}",
+            stacklevel=2,
+        )
     return result
 
 
@@ -258,6 +269,10 @@ def _prune_runs(
             reasons = [f"pruning was stopped in round {process.number}"] * len(models)
         if not budget.is_empty:
             reasons = _explain_budget(process, budget, reasons)
+        reasons = [
+            reason if trained.is_level else f"{reason} ({_NOT_LEVEL})"
+            for reason, trained in zip(reasons, models, strict=True)
+        ]
         results = _collect(process, models, reasons, forced=plan.rate is not None)
         best = min(results, key=lambda r: r.free_energy)
         progress.finish(f"prune: free energy {best.free_energy:.1f} nats; {best.stop_reason}")
