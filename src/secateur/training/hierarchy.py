@@ -30,7 +30,7 @@ PriorGroups = tuple[int | None, ...]
 # matter may be as small as they like, and a wide prior lets such an input cost more than it is
 # worth.
 LEAF_HYPERPRIOR = Gamma(0.5, 0.05)
-INPUT_HYPERPRIOR = Gamma(0.5, 5e-5)
+INPUT_HYPERPRIOR = Gamma(0.5, 5e-7)
 
 
 def find_hyperprior(axis: int | None) -> Gamma:
