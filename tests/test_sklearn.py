@@ -149,7 +149,7 @@ def test_probabilities_are_the_predictive_density(classifier):
 
 
 def test_two_classes_have_one_logit():
-    estimator = PrunedClassifier(**TINY | {"epochs": 60}).fit(X, X[:, 0] > 0)
+    estimator = PrunedClassifier(**TINY | {"epochs": 300}).fit(X, X[:, 0] > 0)
     assert isinstance(estimator.result_.model.likelihood, sc.BernoulliLikelihood)
     assert estimator.result_.model.f.outputs == 1
     assert estimator.classes_.tolist() == [False, True]
