@@ -43,7 +43,7 @@ def compiled_quickly():
 TINY = {"hidden": (), "epochs": 20, "prune": False, "random_state": 0}
 
 # Trainings that have levelled off differ by rounding only; before, Adam enlarges it.
-LEVEL = {"epochs": 1000}
+LEVEL = {"epochs": 3000}
 # With pruning, those checks that look at what pruning changes or adds.
 CHECKS_WITH_PRUNING = {
     "check_dict_unchanged", "check_dont_overwrite_parameters", "check_estimators_pickle",
