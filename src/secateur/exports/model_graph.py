@@ -15,11 +15,12 @@ from secateur.exports.evaluator import evaluate_graph, run_frames
 from secateur.exports.example_rows import FRAMES, draw_rows, find_row_shape
 from secateur.exports.graph import ExportError, Graph, Node
 from secateur.exports.lowering import lower_function, lower_model
-from secateur.exports.predictions import make_score_function
+from secateur.exports.predictions import make_score_function, standardise_exactly
 from secateur.exports.simplification import simplify_graph
 from secateur.propagation import UnsupportedOperation
 from secateur.pytrees import flatten_beliefs, is_belief
 from secateur.trained import Trained
+from secateur.training.scaling import Affine
 
 __all__ = ["ModelGraph", "make_model_graph"]
 
@@ -106,7 +107,9 @@ def _lower_at_means(
     params = mean_weights(trained.beliefs)
 
     def predict(params: Any, x: Any) -> Any:
-        y = trained.model.f(params, trained.scaling.standardise_inputs(x, x.dtype))
+        units = trained.scaling.inputs
+        z = standardise_exactly(units, x) if isinstance(units, Affine) else x
+        y = trained.model.f(params, z)
         return y if trained.scaling.targets is None else trained.scaling.targets.to_data(y)
 
     def function(x: Any) -> Any:

@@ -135,7 +135,7 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "gt": ">", "ge": ">=",
           "le": "<=", "eq": "==", "ne": "!=", "and": "&&", "or": "||"}  # fmt: skip
 _CALLS = {
     "max": "max", "min": "min", "abs": "abs", "exp": "exp", "expm1": "expm1", "log": "log",
-    "log1p": "log1p", "tanh": "tanh", "logistic": "sigmoid", "erf": "erf", "erfc": "erfc",
+    "log1p": "log1p", "asinh": "asinh", "tanh": "tanh", "logistic": "sigmoid", "erf": "erf", "erfc": "erfc",
     "sin": "sin", "cos": "cos", "sqrt": "sqrt", "rsqrt": "rsqrt", "floor": "floor", "ceil": "ceil",
     "round": "round",
 }  # fmt: skip

@@ -181,6 +181,14 @@ static float sc_log1p(float x)
     return x > -0.29f && x < 0.41f ? sc_log_near_1(x) : sc_log(1.0f + x);
 }
 
+/* asinh(x): relative error < 4.0e-7. */
+static float sc_asinh(float x)
+{
+    const float a = sc_abs(x);
+    const float y = a < 1e9f ? sc_log1p(a + a * a / (1.0f + sc_sqrt(a * a + 1.0f))) : sc_log(a) + 0.693147181f;
+    return x < 0.0f ? -y : y;
+}
+
 /* tanh(x): absolute error < 3.6e-7, relative error < 3.6e-7, never beyond -1 and 1. */
 static float sc_tanh(float x)
 {
