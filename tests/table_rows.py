@@ -5,7 +5,7 @@ Numbers are `float` and all others `int`, of four bytes each, in the order of th
 
 import numpy as np
 
-# What pandas reads as nothing.
+# Types of the members of a struct.
 CODES = {"number": np.float32, "boolean": np.int32, "category": np.int32, "presence": np.int32}
 
 
@@ -24,15 +24,11 @@ def make_rows(columns, frame):
         if column.kind == "number":
             encoded = values.to_numpy(np.float64, na_value=np.nan)
         elif column.kind == "category":
-            texts = [
-                None if gone else str(v).strip() for v, gone in zip(values, is_missing, strict=True)
-            ]
+            texts = [None if gone else str(value).strip() for value, gone in pairs]
             encoded = [-1 if t is None else column.categories.index(t) for t in texts]
         elif column.kind == "boolean":
             words = {"true": 1, "false": 0, "1": 1, "0": 0}
-            encoded = [
-                -1 if g else words[str(v).lower()] for v, g in zip(values, is_missing, strict=True)
-            ]
+            encoded = [-1 if gone else words[str(value).lower()] for value, gone in pairs]
         else:
             encoded = ~is_missing
         rows[f"m{number}"] = encoded

@@ -29,7 +29,8 @@ from secateur.trained import Trained
 from secateur.training.scaling import Affine
 
 __all__ = ["MEANS", "ExportedFunction", "check_mean", "compute_noise", "find_dtype",
-           "knows_moments", "make_function", "make_score_function", "standardise_exactly"]  # fmt: skip
+           "knows_moments", "make_function", "make_score_function",
+           "standardise_exactly"]  # fmt: skip
 
 # What an export can predict: the network at the posterior means of its weights, or what `predict`
 # says, which averages over the posterior.
