@@ -181,7 +181,7 @@ static float sc_log1p(float x)
     return x > -0.29f && x < 0.41f ? sc_log_near_1(x) : sc_log(1.0f + x);
 }
 
-/* asinh(x): relative error < 4.0e-7, never nan but for nan. */
+/* asinh(x): relative error < 4.5e-7, never nan but for nan. */
 static float sc_asinh(float x)
 {
     const float a = sc_abs(x), root = sc_sqrt(a * a + 1.0f);
