@@ -27,7 +27,10 @@ GOOD = "a,y\n" + rows("{i},{i}.5")
 BAD = {
     "missing values": (GOOD + ",3\n", r"'a' has no value in row 13\..*--missing drop.*--drop a"),
     "missing target": (GOOD + "1,\n", r"target 'y' has no value in row 13\..*--missing drop"),
-    "dates": ("day,y\n" + rows("2024-01-{i:02d},{i}.5"), r"'day' holds dates.*--drop day"),
+    "dates": (
+        "day,y\n" + rows("2024-01-{i:02d},{i}.5"),
+        r"'day' holds dates.*--dates parts.*--drop day",
+    ),
     "free text": ("note,y\n" + rows("word {i},{i}"), r"'note' holds 12 different.*--drop note"),
     "one value": (
         "a,y\n" + rows("{i},3"),
@@ -41,6 +44,7 @@ BAD = {
     "short row": ("a,b,y\n" + rows("1,{i},{i}") + "1,2\n", r"row 13 has 2 fields and the header 3"),
     "all long": ("a,y\n" + rows("{i},{i},5"), r"row 1 has 3 fields .* 2 \(so are 11 more\)"),
     "no name": ("a,,y\n" + rows("{i},{i},5"), r"column 2 has no name"),
+    "no index": (",y\n" + rows("7,{i}.5"), r"'Unnamed: 0' has no name.*drop.*Unnamed: 0"),
     "no target": ("a,b\n" + rows("{i},{i}.5"), r"no target 'y' in the table.*'a', 'b'"),
     "few rows": ("a,y\n" + rows("{i},{i}.5", 9), r"9 rows are there, which is too few"),
     "stray text": (GOOD + "n0ne,2\n", r"not in row 13: 'n0ne'.*--drop a"),

@@ -128,7 +128,7 @@ def test_priors_for_all_by_prefix_and_by_function():
     mixed = sb.priors(believed, names)
     assert isinstance(mixed["layers"][0].bias, Normal)
     assert isinstance(mixed["layers"][1].weight, Laplace)
-    fan_in = sb.priors(believed, lambda path, q: Normal(0.0, 1.0 / q.mean.shape[0]))
+    fan_in = sb.priors(believed, lambda path, leaf: Normal(0.0, 1.0 / leaf.shape[0]))
     np.testing.assert_allclose(fan_in["layers"][0].weight.variance, np.full((2, 3), 0.5))
 
 

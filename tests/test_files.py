@@ -182,7 +182,7 @@ PRIORS = [
     sc.Normal(0.0, 2.0),
     sc.Laplace(0.0, 0.5),
     sc.ScaleMixture(0.25, 1.0, 0.01),
-    lambda path, leaf: sc.Normal(0.1, np.linspace(1, 2, leaf.mean.shape[-1])),
+    lambda path, leaf: sc.Normal(0.1, np.linspace(1, 2, leaf.shape[-1])),
 ]
 
 

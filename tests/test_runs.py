@@ -248,8 +248,8 @@ def test_classes_survive_every_command(kind, data, tmp_path):
     frame = pd.read_csv(data)
     frame["kind"] = frame["kind"].map(names)
     frame.to_csv(path, index=False)
-    options = ("--task", "classification", "--drop", "y", "--quiet", *QUICK)
-    result = secateur("fit", path, "-t", "kind", "--out", folder, *options)
+    options = ("--task", "classification", "--drop", "y", "--quiet", "--hidden", 3)
+    result = secateur("fit", path, "-t", "kind", "--out", folder, "--epochs", 300, *options)
     assert result.code == 0, result.err
     (target,) = json.loads((folder / "run.json").read_text())["targets"]
     assert sorted(target["classes"]) == sorted(names.values())
@@ -279,7 +279,7 @@ def test_bad_tables_end_in_a_line_and_leave_nothing(kind, tmp_path):
     path.write_bytes(content(kind))
     result = secateur("fit", path, "--target", "y", "--out", out)
     assert result.code == 2
-    assert re.fullmatch(f"secateur: .*({pattern(kind, option=True)}).*\n", result.err)
+    assert re.fullmatch(f"secateur: .*({pattern(kind, option=True)}).*\n(Try: .*\n)?", result.err)
     assert result.out == ""
     assert not out.exists()
 
@@ -302,12 +302,12 @@ def test_wrong_options_end_in_a_line_and_leave_nothing(data, tmp_path):
 
 
 def test_a_training_that_fails_leaves_nothing(data, tmp_path, monkeypatch):
-    def fail(*arguments, checkpoint, **options):
+    def fail(model, source, keys, training, checkpoint, *others, **options):
         checkpoint.parent.mkdir(parents=True)
         checkpoint.write_bytes(b"half")
         raise sc.FitError("the accuracy became nan in epoch 3. Try a smaller learning rate.")
 
-    monkeypatch.setattr(sc, "fit", fail)
+    monkeypatch.setattr("secateur.selection.fit_runs", fail)
     result = secateur("fit", data, "-t", "y", "--drop", "kind", "--out", tmp_path / "out")
     assert result.code == 2
     assert "Try a smaller learning rate" in result.err
@@ -451,7 +451,8 @@ def test_help_needs_neither_jax_nor_pandas():
         "slow = {{'jax', 'pandas', 'numpy', 'sklearn', 'matplotlib'}} & set(sys.modules)\n"
         "assert not slow, slow"
     )
-    for arguments in (["--help"], ["fit", "--help"], ["predict", "--help"]):
+    helps = [[*command, "--help"] for command in ((), ("fit",), ("predict",), ("evaluate",))]
+    for arguments in helps:
         done = subprocess.run(
             [sys.executable, "-c", program.format(arguments)],
             check=False,

@@ -1,7 +1,10 @@
 """Reading and encoding tables: what comes out, and what is said when nothing can."""
 
+import calendar
+import cmath
 import json
 from collections import Counter
+from datetime import datetime, timedelta
 
 import numpy as np
 import pandas as pd
@@ -90,7 +93,11 @@ def test_two_categories_make_one_input():
         ([1, 2, 3, 4], "classification", ("1", "2", "3", "4")),
         ([2, 3, 4], "regression", None),
         ([0, 1, 2.5], "regression", None),
-        (list(range(11)), "regression", None),
+        ([0, 1, 3], "regression", None),
+        ([-1, 0, 1], "regression", None),
+        (list(range(30)), "classification", tuple(map(str, range(30)))),
+        (list(range(1, 31)), "classification", tuple(map(str, range(1, 31)))),
+        (list(range(31)), "regression", None),
     ],
 )
 def test_the_target_decides_the_task(values, task, classes):
@@ -100,6 +107,24 @@ def test_the_target_decides_the_task(values, task, classes):
     assert encoded.encoding.targets[0].classes == classes
     if classes:
         assert [classes[label] for label in encoded.y] == list(map(str, y))
+
+
+@pytest.mark.parametrize(
+    ("y", "task", "reason"),
+    [
+        ([0, 1, 2, 3] * 5, "classification", "the whole numbers 0 to 3, and no others"),
+        ([0, 1, 2] * 6 + [3], "regression", "the whole numbers 0 to 3, but 3 in one row only"),
+        (list(range(1, 7)) * 2, "regression", "the whole numbers 1 to 6 in 12 rows only"),
+        (list(range(1, 7)) * 3, "classification", "the whole numbers 1 to 6, and no others"),
+    ],
+)
+def test_whole_numbers_are_classes_only_with_enough_rows(y, task, reason):
+    frame = pd.DataFrame({"x": np.arange(float(len(y))), "y": y})
+    encoded = encode_table(frame, ["y"])
+    assert encoded.encoding.task == task
+    assert encoded.notes[0] == f"task: {task}, since 'y' holds {reason}"
+    for asked in ("regression", "classification"):
+        assert encode_table(frame, ["y"], task=asked).encoding.task == asked
 
 
 def test_the_task_can_be_told_and_several_targets_are_regression():
@@ -134,6 +159,282 @@ def test_columns_of_one_value_are_left_out_and_named():
     assert any("'k', 'n'" in note for note in encoded.notes)
 
 
+# --- a first column without a name ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("header", "index", "purpose"),
+    [
+        ("", range(12), "numbers"),
+        ("  ", range(1, 13), "numbers"),
+        ("Unnamed: 0", [3, 2, 1, 0, *range(4, 12)], "numbers"),
+        ("", range(5, 41, 3), "numbers"),  # some rows of a larger table
+        ('""', [f"Mazda RX{i}" for i in range(12)], "names"),
+    ],
+)
+def test_a_first_column_without_a_name_is_an_index(tmp_path, header, index, purpose):
+    text = f"{header},size,y\n" + "".join(f"{n},{i / 2},{i}.5\n" for i, n in enumerate(index))
+    encoded = encode_table(read_table(table_of(tmp_path, text)), ["y"])
+    assert [c.name for c in encoded.encoding.columns] == ["size"]
+    sentence = f"the first column has no name and only {purpose} the rows: it is not used"
+    assert any(note.startswith(sentence) for note in encoded.notes)
+    new = read_table(table_of(tmp_path, "size\n1\n2\n"))
+    assert encoded.encoding.encode(new).x.tolist() == [[1], [2]]
+    assert encoded.encoding.encode(read_table(table_of(tmp_path, text))).notes == []
+
+
+def test_other_columns_without_a_name_are_not_used_in_silence(tmp_path):
+    for index in ([2, *range(2, 13)], [0.5, *range(1, 12)], ["a", "a", *"bcdefghijk"]):
+        text = ",y\n" + "".join(f"{n},{i}.5\n" for i, n in enumerate(index))
+        with pytest.raises(TableError, match=r"'Unnamed: 0' has no name.*drop=\['Unnamed: 0'\]"):
+            encode_table(read_table(table_of(tmp_path, text)), ["y"])
+    # A series of dates without a name is not a list of names.
+    text = ",size,y\n" + "".join(f"2024-01-{i + 1:02d},{i},{i}.5\n" for i in range(12))
+    with pytest.raises(TableError, match=r"'Unnamed: 0' holds dates.*dates='parts'"):
+        encode_table(read_table(table_of(tmp_path, text)), ["y"])
+    # A name makes it a column like others.
+    frame = pd.DataFrame({"number": range(12), "y": np.arange(12.0) + 0.5})
+    assert [c.name for c in encode_table(frame, ["y"]).encoding.columns] == ["number"]
+
+
+# --- missing values as inputs ---------------------------------------------------------------------
+
+
+def frame_with_gaps(**gaps):
+    """Twelve or more rows; `gaps` says in how many of the first rows a column has no value."""
+    frame = pd.DataFrame(
+        {
+            "x": np.arange(20.0),
+            "z": np.arange(20.0) ** 2,
+            "c": [*"abcbacbacabcbacabcab"],
+            "b": [True, False] * 10,
+            "y": np.arange(20) + 0.5,
+        }
+    ).astype({"b": object})
+    for name, count in gaps.items():
+        frame.loc[: count - 1, name] = None
+    return frame
+
+
+def test_where_values_are_often_missing_is_an_input():
+    """Oracle: pandas' isna."""
+    frame = frame_with_gaps(x=5, c=6, b=7, z=4)
+    encoded = encode_table(frame, ["y"], missing="mean")
+    names = [i["name"] for i in encoded.encoding.inputs]
+    assert names == [
+        "x", "x is missing", "z", "c=a", "c=b", "c=c", "c is missing", "b", "b is missing",
+    ]  # fmt: skip
+    for name in "xcb":
+        indicator = encoded.x[:, names.index(f"{name} is missing")]
+        np.testing.assert_array_equal(indicator, frame[name].isna().astype(float))
+    assert encoded.x[0, 0] == pytest.approx(frame["x"].mean())
+    kinds = {i["name"]: i["kind"] for i in encoded.encoding.inputs}
+    assert (kinds["x is missing"], kinds["c is missing"], kinds["x"]) == (
+        "boolean", "boolean", "number",
+    )  # fmt: skip
+    assert "whether a value is missing is an input, too, for 'x', 'c', 'b'" in encoded.notes
+    # Nothing of the sort where rows are left out.
+    dropped = encode_table(frame, ["y"], missing="drop")
+    assert not any("missing" in i["name"] for i in dropped.encoding.inputs)
+
+
+@pytest.mark.parametrize(("missing", "is_input"), [(4, False), (5, True), (15, True), (16, False)])
+def test_an_indicator_needs_five_rows_of_either_kind(missing, is_input):
+    encoded = encode_table(frame_with_gaps(x=missing), ["y"], missing="mean")
+    assert ("x is missing" in [i["name"] for i in encoded.encoding.inputs]) == is_input
+
+
+def test_columns_that_are_missing_together_share_an_input():
+    frame = frame_with_gaps(x=6, c=6)
+    frame.loc[6:, "b"] = None  # there exactly where the others are missing
+    encoded = encode_table(frame, ["y"], missing="mean")
+    assert [i["name"] for i in encoded.encoding.inputs if "missing" in i["name"]] == [
+        "x is missing"
+    ]
+
+
+def test_a_column_of_one_value_counts_by_being_there():
+    frame = frame_with_gaps()
+    frame["mark"] = [None, "x"] * 10
+    encoded = encode_table(frame, ["y"], missing="mean")
+    assert [i["name"] for i in encoded.encoding.inputs][-1] == "mark is missing"
+    np.testing.assert_array_equal(encoded.x[:, -1], [1, 0] * 10)
+    encoding = Encoding.from_json(json.loads(json.dumps(encoded.encoding.to_json())))
+    new = frame.assign(mark=["X", "", *["x"] * 18])
+    assert encoding.encode(new).x[:3, -1].tolist() == [0, 1, 0]
+    # With missing="drop" it is a column of one value.
+    dropped = encode_table(frame.assign(mark=["x"] * 15 + [None] * 5), ["y"], missing="drop")
+    assert "mark" in dropped.encoding.unused
+
+
+def test_new_rows_have_their_indicators_too():
+    encoded = encode_table(frame_with_gaps(x=5), ["y"], missing="mean")
+    encoding = Encoding.from_json(json.loads(json.dumps(encoded.encoding.to_json())))
+    assert encoding == encoded.encoding
+    # z has no value only in new rows: its mean is filled in, and there is no input for that.
+    new = frame_with_gaps(z=2).iloc[[0, 7]].assign(x=[3.0, np.nan]).reset_index(drop=True)
+    names = [i["name"] for i in encoding.inputs]
+    rows = pd.DataFrame(encoding.encode(new).x, columns=names)
+    assert rows["x is missing"].tolist() == [0, 1]
+    assert rows["x"].tolist() == [3, np.mean(np.arange(5, 20))]
+    assert rows["z"].tolist() == [np.mean(np.arange(20) ** 2), 49]
+    complete = encoding.encode(new, missing="drop")
+    assert complete.rows.tolist() == []
+    assert encoding.encode(new.assign(x=1.0, z=1.0), missing="error").x[:, 1].tolist() == [0, 0]
+
+
+def test_a_target_that_is_missing_too_is_repaired_by_one_argument():
+    frame = frame_with_gaps(x=3)
+    frame.loc[19, "y"] = None
+    with pytest.raises(TableError, match=r"target 'y' has no value in row 20\.") as caught:
+        encode_table(frame, ["y"])
+    (advice,) = [r for r in caught.value.remedies if r.is_advised]
+    assert (advice.argument, advice.value) == ("missing", "mean")
+    assert len(encode_table(frame, ["y"], missing="mean").y) == 19
+
+
+# --- dates ----------------------------------------------------------------------------------------
+
+# Pairs of days that are near each other, on all weekdays, at all times.
+DAYS = [
+    datetime(2019, 11, 28)
+    + timedelta(days=40 * (i // 2) + 3 * (i % 2), hours=5 * i, minutes=7 * i, seconds=i)
+    for i in range(24)
+]
+
+
+def parts_of(moment):
+    """Oracle: Python's datetime, and the unit circle in complex numbers."""
+    days = 366 if calendar.isleap(moment.year) else 365
+    day = cmath.exp(2j * cmath.pi * (moment.timetuple().tm_yday - 1) / days)
+    seconds = (moment - moment.replace(hour=0, minute=0, second=0)).seconds
+    time = cmath.exp(2j * cmath.pi * seconds / 86400)
+    weekdays = [float(moment.strftime("%A") == name) for name in calendar.day_name]
+    return [moment.year, day.imag, day.real, time.imag, time.real, *weekdays]
+
+
+def dated(texts, **more):
+    return pd.DataFrame({"when": texts, "size": np.arange(24.0), "y": np.arange(24) + 0.5} | more)
+
+
+def test_dates_become_year_day_weekday_and_time():
+    encoded = encode_table(dated([m.isoformat() for m in DAYS]), ["y"], dates="parts")
+    names = [i["name"] for i in encoded.encoding.inputs]
+    assert names == [
+        "when year", "when sin(day of year)", "when cos(day of year)", "when sin(time of day)",
+        "when cos(time of day)", *(f"when weekday={name}" for name in calendar.day_name), "size",
+    ]  # fmt: skip
+    expected = np.array([parts_of(m) for m in DAYS])
+    np.testing.assert_allclose(encoded.x[:, :-1], expected, atol=1e-12)
+    kinds = [i["kind"] for i in encoded.encoding.inputs]
+    assert kinds == ["number"] * 5 + ["category"] * 7 + ["number"]
+    assert any(
+        "dates of 'when' (year-month-day) become year, sin(day of year)" in note
+        for note in encoded.notes
+    )
+    encoding = Encoding.from_json(json.loads(json.dumps(encoded.encoding.to_json())))
+    assert encoding == encoded.encoding
+    new = pd.DataFrame({"when": ["2031-02-03 04:05:06", "2030-12-31"], "size": [1.0, 2.0]})
+    expected = [parts_of(datetime(2031, 2, 3, 4, 5, 6)), parts_of(datetime(2030, 12, 31))]
+    np.testing.assert_allclose(encoding.encode(new).x[:, :-1], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S.250+01:00", "%d.%m.%Y %H:%M",
+        "%m/%d/%Y %I:%M:%S %p", "%d/%m/%Y %H:%M", "%d-%b-%Y", "%B %d, %Y", "%b %d, %Y %H:%M",
+        "%Y/%m/%d", "%d.%m.%y", "%d %B %Y",
+    ],
+)  # fmt: skip
+def test_dates_are_read_in_the_format_of_their_column(form):
+    texts = [m.strftime(form) for m in DAYS]
+    encoded = encode_table(dated(texts), ["y"], dates="parts")
+    names = [i["name"] for i in encoded.encoding.inputs]
+    assert ("when sin(time of day)" in names) == ("%H" in form or "%I" in form)
+    for name, place in (("year", 0), ("sin(day of year)", 1), ("cos(day of year)", 2)):
+        expected = [parts_of(m)[place] for m in DAYS]
+        np.testing.assert_allclose(encoded.x[:, names.index(f"when {name}")], expected, atol=1e-12)
+    # One row alone, which could be read otherwise, is read like the column.
+    alone = encoded.encoding.encode(dated(texts).iloc[[5]])
+    np.testing.assert_array_equal(alone.x, encoded.x[[5]])
+    assert encoded.encoding.encode(dated(texts).iloc[:0]).x.shape == (0, len(names))
+
+
+def test_dates_of_parquet_files_and_times_of_day(tmp_path):
+    frame = dated(pd.Series(DAYS).dt.tz_localize("Europe/Berlin"))
+    frame["at"] = [m.time() for m in DAYS]
+    frame.to_parquet(tmp_path / "a.parquet")
+    encoded = encode_table(read_table(tmp_path / "a.parquet"), ["y"], dates="parts")
+    names = [i["name"] for i in encoded.encoding.inputs]
+    assert names[-2:] == ["at sin(time of day)", "at cos(time of day)"]
+    np.testing.assert_allclose(encoded.x[:, -2:], [parts_of(m)[3:5] for m in DAYS], atol=1e-12)
+    np.testing.assert_allclose(encoded.x[:, :12], [parts_of(m) for m in DAYS], atol=1e-12)
+    # The same rows as CSV.
+    frame.drop(columns="y").to_csv(tmp_path / "a.csv", index=False)
+    again = encoded.encoding.encode(read_table(tmp_path / "a.csv"))
+    np.testing.assert_allclose(again.x, encoded.x, atol=1e-12)
+
+
+def test_parts_that_do_not_differ_are_left_out():
+    def names_of(moments, form="%Y-%m-%d"):
+        frame = dated([m.strftime(form) for m in moments])
+        inputs = encode_table(frame, ["y"], dates="parts").encoding.inputs
+        return [i["name"].removeprefix("when ") for i in inputs if i["column"] == "when"]
+
+    yearly = [datetime(1990 + i, 1, 1) for i in range(24)]
+    assert names_of(yearly) == ["year"]
+    monthly = [datetime(2020 + i // 12, i % 12 + 1, 1) for i in range(24)]
+    assert names_of(monthly) == ["year", "sin(day of year)", "cos(day of year)"]
+    assert names_of(monthly, "%b %Y") == ["year", "sin(day of year)", "cos(day of year)"]
+    month_ends = [m - timedelta(days=1) for m in monthly]
+    assert not any("weekday" in name for name in names_of(month_ends))
+    two_days = [datetime(2024, 1, 1) + timedelta(days=7 * (i // 2) + i % 2) for i in range(24)]
+    assert names_of(two_days)[-1] == "weekday=Tuesday"
+    assert sum("weekday" in name for name in names_of(two_days)) == 1
+    same = encode_table(dated(["2024-01-01"] * 24), ["y"], dates="parts")
+    assert same.encoding.unused == ("when",)
+
+
+def test_missing_dates_get_the_means_of_their_parts():
+    texts = [None if i < 5 else m.isoformat() for i, m in enumerate(DAYS)]
+    encoded = encode_table(dated(texts), ["y"], dates="parts", missing="mean")
+    names = [i["name"] for i in encoded.encoding.inputs]
+    assert names.index("when is missing") == 12
+    means = np.mean([parts_of(m) for m in DAYS[5:]], axis=0)
+    np.testing.assert_allclose(encoded.x[:5, :12], np.tile(means, (5, 1)), atol=1e-12)
+    assert encoded.x[:, 12].tolist() == [1] * 5 + [0] * 19
+
+
+def test_dates_that_cannot_be_read_are_named():
+    texts = [m.strftime("%d.%m.%Y") for m in DAYS]
+    with pytest.raises(TableError, match=r"'when' holds dates.*dates='parts' turns.*drop=\['when"):
+        encode_table(dated(texts), ["y"])
+    with pytest.raises(TableError, match=r"\(day.month.year\), but not in row 3: '30.02.2020'"):
+        encode_table(dated([*texts[:2], "30.02.2020", *texts[3:]]), ["y"], dates="parts")
+    first_days = [f"01/{i % 12 + 1:02d}/{2020 + i // 12}" for i in range(24)]
+    with pytest.raises(TableError, match=r"as day/month/year or as month/day/year\. Write"):
+        encode_table(dated(first_days), ["y"], dates="parts")
+    with pytest.raises(TableError, match=r"'when' holds dates or times.*another target") as e:
+        encode_table(dated(texts), ["when"], dates="parts")
+    assert e.value.remedies == ()
+    durations = dated(pd.to_timedelta(np.arange(24), unit="h"))
+    with pytest.raises(TableError, match="durations or periods"):
+        encode_table(durations, ["y"], dates="parts")
+    working_days = [datetime(2024, 1, 1) + timedelta(days=7 * (i // 5) + i % 5) for i in range(24)]
+    frame = dated([m.date().isoformat() for m in working_days])
+    encoding = encode_table(frame, ["y"], dates="parts").encoding
+    new = pd.DataFrame({"when": ["2024-03-01", "2024-03-02"], "size": 1.0})
+    with pytest.raises(
+        TableError, match="'when' holds dates on 'Saturday' in row 2, which the mod"
+    ):
+        encoding.encode(new)
+    with pytest.raises(
+        TableError, match=r"holds dates \(year-month-day\), but not in rows 1, 2: 'soon'"
+    ):
+        encoding.encode(new.assign(when="soon"))
+
+
 # --- new rows -------------------------------------------------------------------------------------
 
 
@@ -166,8 +467,9 @@ def test_lacking_extra_and_unseen_are_told_by_name(encoding):
         encoding.encode(good[["size"]])
     with pytest.raises(TableError, match=r"'colour' holds 'pink' in row 2, .*Known: 'blue', 'gre"):
         encoding.encode(good.assign(colour=["red", "pink"]))
-    with pytest.raises(TableError, match="'size' holds numbers, but not in row 1: 'big'"):
+    with pytest.raises(TableError, match="'size' holds numbers, but not in row 1: 'big'") as caught:
         encoding.encode(good.assign(size=["big", "2"]))
+    assert "drop" not in str(caught.value)  # the model needs the column
     with pytest.raises(TableError, match="'fed' holds true and false, but 'perhaps' in row 2"):
         encoding.encode(good.assign(fed=[True, "perhaps"]))
 
@@ -241,6 +543,7 @@ def test_options_that_are_wrong_are_named():
         ({"drop": ["y"]}, "both a target and a column to drop"),
         ({"task": "guess"}, "task=.guess. is not known"),
         ({"missing": "guess"}, "missing=.guess. is not known"),
+        ({"dates": "guess"}, "dates=.guess. is not known. Supported: error, parts"),
     ]:
         with pytest.raises(TableError, match=message):
             encode_table(frame, ["y"], **options)
@@ -288,18 +591,21 @@ def mutated(rng, content):
 def test_600_damaged_tables_never_end_in_a_traceback(tmp_path):
     """Whatever is done to a table, it is read, or refused with a `TableError` and nothing else."""
     rng = np.random.default_rng(20240607)
-    encoding = encode_table(read_table(table_of(tmp_path, GOOD)), ["y"]).encoding
+    header, *lines = GOOD.splitlines()
+    days = ["when", *(f"2024-0{i % 9 + 1}-{2 * i + 1:02d} 10:{i:02d}" for i in range(len(lines)))]
+    whole = "".join(f"{day},{line}\n" for day, line in zip(days, [header, *lines], strict=True))
+    encoding = encode_table(read_table(table_of(tmp_path, whole)), ["y"], dates="parts").encoding
     path = tmp_path / "damaged.csv"
     outcomes = Counter()
     for number in range(600):
-        content = mutated(rng, GOOD.encode())
+        content = mutated(rng, whole.encode())
         path.write_bytes(content)
         how = ("error", "drop", "mean", "new rows")[number % 4]
         try:
             if how == "new rows":
                 x = encoding.encode(read_table(path, text=encoding.text_columns), missing="mean").x
             else:
-                encoded = encode_table(read_table(path), ["y"], missing=how)
+                encoded = encode_table(read_table(path), ["y"], missing=how, dates="parts")
                 x = np.column_stack([encoded.x, encoded.y])
                 json.dumps(encoded.encoding.to_json(), allow_nan=False)
             assert np.isfinite(x).all()

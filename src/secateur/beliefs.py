@@ -28,6 +28,7 @@ from secateur.distributions import (
     MultivariateNormal,
     Normal,
 )
+from secateur.distributions.normal import check_spread
 from secateur.pytrees import (
     PyTree,
     align_tree,
@@ -103,16 +104,16 @@ def believe(
 
 
 def priors(
-    beliefs: PyTree, prior: Distribution | PyTree | Callable[[str, Normal], Distribution]
+    beliefs: PyTree, prior: Distribution | PyTree | Callable[[str, Array], Distribution]
 ) -> PyTree:
     """Give every uncertain leaf its prior, broadcast to the leaf's shape; None in other places.
 
     Args:
         beliefs: see `believe`.
         prior: one distribution for all; or a pytree (or a prefix of one) of distributions, None
-            where nothing is uncertain; or a function of (path, leaf). Normal and Laplace have a
-            closed complexity; of any other distribution of independent elements with a `log_prob`
-            on the whole line it is integrated numerically.
+            where nothing is uncertain; or a function of (path, leaf), where the leaf is the array
+            of means. Normal and Laplace have a closed complexity; of any other distribution of
+            independent elements with a `log_prob` on the whole line it is integrated numerically.
 
     Returns:
         A pytree with the structure of `beliefs`.
@@ -126,7 +127,8 @@ def priors(
     """
     leaves, paths, treedef = flatten_beliefs(beliefs)
     chosen = [is_belief(leaf) for leaf in leaves]
-    given = _per_leaf(prior, paths, leaves, treedef, chosen, "prior")
+    arrays = [leaf.mean if is_belief(leaf) else leaf for leaf in leaves]
+    given = _per_leaf(prior, paths, arrays, treedef, chosen, "prior")
     new = [
         _prior_for(leaf, value, path) if yes else None
         for leaf, path, yes, value in zip(leaves, paths, chosen, given, strict=True)
@@ -224,6 +226,7 @@ def _prior_for(q: Normal, prior: Any, path: str) -> Any:
             "or any distribution of independent elements with a log_prob on the whole line (a "
             "Normal belief would be infinitely complex under any other)."
         )
+    check_spread(prior, name)
     if jax.tree.leaves(prior, is_leaf=lambda node: node is prior) == jax.tree.leaves(prior):
         return prior  # not a pytree: it broadcasts itself
     shape, dtype = jnp.shape(q.mean), jnp.result_type(q.mean)

@@ -8,7 +8,7 @@ from typing import Any
 
 from secateur.distributions import Distribution, Normal
 from secateur.likelihoods import GaussianLikelihood
-from secateur.likelihoods.base import Likelihood
+from secateur.likelihoods.base import Likelihood, check_instance
 from secateur.propagation.transform import ALGORITHMS
 
 __all__ = ["BayesianModel"]
@@ -54,4 +54,11 @@ class BayesianModel:
             raise ValueError(
                 f"BayesianModel: inference={self.inference!r} is not an algorithm. Supported: "
                 f"{', '.join(ALGORITHMS)}."
+            )
+        check_instance(self.likelihood)
+        if isinstance(self.prior, type | str):
+            name = self.prior if isinstance(self.prior, str) else self.prior.__name__
+            raise TypeError(
+                f"BayesianModel: prior={name} is not a distribution. Give an instance with its "
+                "parameters, such as prior=Normal(0.0, 1.0)."
             )

@@ -35,13 +35,15 @@ _GATES = ("reset", "update", "candidate")
 class Dense:
     """A fully connected network, with an activation after every layer but the last.
 
-        h_0 = x        h_l = activation(h_{l−1} W_l + b_l)        f = h_L W + b
+        h_0 = x        h_l = activation(h_{l−1} W_l + b_l)        f = h_L W + b  (+ x V)
 
     Args:
-        inputs: columns of `x`, which has the shape (rows, inputs).
-        hidden: units of every hidden layer; empty for a linear model.
-        outputs: columns of the result, (rows, outputs).
-        activation: its name, one of `networks.ACTIVATIONS`.
+        inputs: Number of columns of `x`, which has the shape (rows, inputs).
+        hidden: Number of units of every hidden layer; empty for a linear model.
+        outputs: Number of columns of the result, which has the shape (rows, outputs).
+        activation: Name of the activation, one of `networks.ACTIVATIONS`.
+        linear_path: Whether there are weights V from the inputs to the outputs as well, so that
+            hidden units need only add what is not linear.
 
     Example:
         >>> network = Dense(3, hidden=(20, 10), outputs=2, activation="tanh")
@@ -56,6 +58,7 @@ class Dense:
     hidden: tuple[int, ...] = (50,)
     outputs: int = 1
     activation: str = "relu"
+    linear_path: bool = False
 
     def __post_init__(self) -> None:
         hidden = self.hidden if isinstance(self.hidden, tuple | list) else (self.hidden,)
@@ -66,29 +69,35 @@ class Dense:
             raise ValueError(
                 f"activation={self.activation!r}. Supported: {', '.join(ACTIVATIONS)}."
             )
+        if self.linear_path and not self.hidden:
+            raise ValueError("linear_path=True without a hidden layer, which is linear already.")
 
     def init(self, key: Array) -> dict[str, Any]:
         """Draw weights of variance 2/inputs of their layer (He); biases are 0.
 
+        Those of a linear path have variance 1/inputs.
+
         Args:
-            key: a JAX random key.
+            key: A JAX random key.
         """
         sizes = (self.inputs, *self.hidden, self.outputs)
         keys = jax.random.split(key, len(sizes) - 1)
         shapes = zip(keys, sizes[:-1], sizes[1:], strict=True)
-        return {
-            "layers": [
-                {"weights": _drawn(k, 2.0, i, o), "bias": jnp.zeros(o)} for k, i, o in shapes
-            ]
-        }
+        layers = [{"weights": _drawn(k, 2.0, i, o), "bias": jnp.zeros(o)} for k, i, o in shapes]
+        if not self.linear_path:
+            return {"layers": layers}
+        own_key = jax.random.fold_in(key, len(layers))
+        return {"layers": layers, "linear": _drawn(own_key, 1.0, self.inputs, self.outputs)}
 
     def __call__(self, params: Any, x: Any) -> Array:
         """Return the outputs for the rows of x."""
         activation = ACTIVATIONS[self.activation]
         *hidden, last = params["layers"]
+        h = x
         for layer in hidden:
-            x = activation(_affine(layer["weights"], layer["bias"], x))
-        return _affine(last["weights"], last["bias"], x)
+            h = activation(_affine(layer["weights"], layer["bias"], h))
+        outputs = _affine(last["weights"], last["bias"], h)
+        return outputs + x @ params["linear"] if self.linear_path else outputs
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
+from numbers import Real
 from typing import Any
 
-__all__ = ["complete_options"]
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+__all__ = ["check_count", "check_key", "check_keys", "complete_options"]
 
 
 def complete_options(
@@ -36,3 +43,79 @@ def complete_options(
         )
     parameters = inspect.signature(function).parameters
     return {name: options.get(name, parameters[name].default) for name in names}
+
+
+def check_key(key: Any, *, name: str = "key") -> Array:
+    """Return a JAX random key, also from one of the older kind; refuse everything else.
+
+    Args:
+        key: One key, from `jax.random.key` or `jax.random.PRNGKey`.
+        name: Name of the argument, for messages.
+
+    Raises:
+        TypeError: It is not a key, or it holds several.
+
+    Example:
+        >>> check_key(jax.random.PRNGKey(0)) == jax.random.key(0)
+        Array(True, dtype=bool)
+    """
+    advice = f"Give a JAX random key: {name}=jax.random.key(0)."
+    dtype = getattr(key, "dtype", None)
+    if dtype is None:
+        raise TypeError(f"{name}={key!r} is a {type(key).__name__}. {advice}")
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        if key.shape:
+            raise TypeError(
+                f"{name} holds {math.prod(key.shape)} keys (shape {key.shape}), and one is needed. "
+                f"Give one of them, such as {name}=keys[0]."
+            )
+        return key
+    if dtype == np.uint32 and np.ndim(key) == 1:
+        try:
+            return jax.random.wrap_key_data(jnp.asarray(key))
+        except (TypeError, ValueError):
+            pass  # not the size of a key
+    raise TypeError(f"{name} is an array of {dtype} of shape {np.shape(key)}. {advice}")
+
+
+def check_keys(keys: Any) -> list[Array]:
+    """Return several JAX random keys as a list; see `check_key`.
+
+    Example:
+        >>> len(check_keys(jax.random.split(jax.random.key(0), 3)))
+        3
+    """
+    if not isinstance(keys, Iterable) or not getattr(keys, "shape", (1,)):
+        kind = "one key" if hasattr(keys, "dtype") else f"a {type(keys).__name__}"
+        raise TypeError(
+            f"keys is {kind}. Give a JAX random key for each run, such as "
+            "keys=jax.random.split(jax.random.key(0), 3)."
+        )
+    return [check_key(key, name=f"keys[{number}]") for number, key in enumerate(keys)]
+
+
+def check_count(value: Any, name: str, *, least: int = 1) -> int:
+    """Return a whole number that is large enough, also where it is written as 1e2.
+
+    Args:
+        value: The number.
+        name: Name of the argument, for messages.
+        least: Smallest number that is allowed.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is not a whole number, or too small.
+
+    Example:
+        >>> check_count(1e2, "epochs")
+        100
+    """
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+        raise TypeError(
+            f"{name}={value!r} is a {type(value).__name__}. Give a whole number of at least "
+            f"{least}."
+        )
+    number = float(value)
+    if not number.is_integer() or number < least:
+        raise ValueError(f"{name}={value}. Give a whole number of at least {least}.")
+    return int(number)

@@ -20,9 +20,11 @@ from secateur.distributions import Normal
 from secateur.likelihoods import BernoulliLikelihood, CategoricalLikelihood
 from secateur.likelihoods.base import PredictiveMoments, sampled_predictive_log_density
 from secateur.model import BayesianModel
+from secateur.options import check_count, check_key
 from secateur.propagation import draws, propagate
 from secateur.training.layout import Layout, lay_out, to_numpy
 from secateur.training.scaling import Scaling
+from secateur.training.table_columns import make_array
 
 __all__ = ["SAMPLES", "Predictive"]
 
@@ -86,14 +88,13 @@ class Predictive:
         key: Array,
         samples: int = SAMPLES,
     ) -> None:
-        if samples < 1:
-            raise ValueError(f"samples={samples}. Give at least 1.")
+        samples = check_count(samples, "samples")
         self._model, self._likelihood = model, model.likelihood
         self._layout, flat, self._certain = lay_out(to_numpy(beliefs))
         self._flat = jax.device_put(flat)
-        self._noise, self._scaling, self._key = noise, scaling, key
+        self._noise, self._scaling, self._key = noise, scaling, check_key(key)
         self._samples = samples if draws(model.inference) else None
-        self._inputs = jax.tree.map(_as_numpy, inputs, is_leaf=lambda x: hasattr(x, "to_numpy"))
+        self._inputs = jax.tree.map(np.asarray, scaling.arrange(inputs))
         leaves = jax.tree.leaves(self._inputs)
         if not leaves or any(not x.ndim or len(x) != len(leaves[0]) for x in leaves):
             raise ValueError(
@@ -230,9 +231,12 @@ class Predictive:
         Args:
             targets: Targets of all rows, as given to `fit`.
         """
-        targets = _as_numpy(targets)
-        if len(targets) != self._rows:
-            raise ValueError(f"there are {self._rows} rows of inputs and {len(targets)} targets.")
+        targets = np.asarray(make_array(targets, "targets"))
+        if np.ndim(targets) == 0 or len(targets) != self._rows:
+            count = len(targets) if np.ndim(targets) else "one number as"
+            raise ValueError(f"there are {self._rows} rows of inputs and {count} targets.")
+        if hasattr(self._likelihood, "check_targets"):
+            self._likelihood.check_targets(self._output_shape, targets)
         jacobian = 0.0
         if self._scaling.targets is not None:
             jacobian = self._scaling.targets.log_jacobian_per_row(targets)
@@ -256,6 +260,7 @@ class Predictive:
             count: Number of draws, the first axis of the result.
         """
         self._method("sample_targets")
+        key = check_key(key)
         pick_key, draw_key = jax.random.split(key)
         picks = np.asarray(jax.random.randint(pick_key, (count,), 0, self._samples or 1))
 
@@ -291,20 +296,37 @@ class Predictive:
         rows = _MAX_INPUTS // max(1, per_row)
         return max(_MIN_ROWS, min(_MAX_ROWS, 1 << max(0, rows.bit_length() - 1)))
 
-    def _compute_components(self, rows: slice) -> Normal:
-        count = rows.stop - rows.start
+    def _make_arguments(self, rows: slice) -> tuple[Any, ...]:
+        """Return the arguments of `_compute_outputs` for some rows."""
         inputs = jax.tree.map(lambda x: x[rows], self._inputs)
         standard = self._scaling.standardise_inputs(inputs, self._layout.dtype)
-        values = _compute_outputs(
-            self._model.f,
-            self._model.inference,
-            self._layout,
-            self._samples,
-            self._key,
-            self._flat,
-            self._certain,
-            _pad(standard, count),
-        )
+        options = (self._model.f, self._model.inference, self._layout, self._samples)
+        weights = (self._key, self._flat, self._certain)
+        return (*options, *weights, _pad(standard, rows.stop - rows.start))
+
+    def _explain_failures(self, compute: Callable, *arguments: Any) -> Any:
+        """Compute, and say what the inputs were if the model's function cannot take them."""
+        try:
+            return compute(*arguments)
+        except (TypeError, ValueError) as error:
+            shapes = [x.shape for x in jax.tree.leaves(self._inputs)]
+            raise ValueError(
+                f"the model's function fails for inputs of the shapes {shapes}: {error} Give rows "
+                "like those that the model was fitted to."
+            ) from error
+
+    @cached_property
+    def _output_shape(self) -> tuple[int, ...]:
+        """Shape of the function's values, of which only the trace is needed."""
+        first = slice(0, min(self._block_rows, self._rows))
+        arguments = self._make_arguments(first)
+        compute = partial(_compute_outputs, *arguments[:4])
+        components: Normal = self._explain_failures(jax.eval_shape, compute, *arguments[4:])
+        return (self._rows, *components.mean.shape[2:])
+
+    def _compute_components(self, rows: slice) -> Normal:
+        count = rows.stop - rows.start
+        values = self._explain_failures(_compute_outputs, *self._make_arguments(rows))
         return jax.tree.map(lambda a: np.asarray(a, np.float64)[:, :count], values)
 
     def _padded_components(self, block: _Block) -> tuple[Normal | np.ndarray, int]:
@@ -339,10 +361,6 @@ class Predictive:
     def _to_data_variance(self, variance: np.ndarray) -> np.ndarray:
         units = self._scaling.targets
         return variance if units is None else variance * np.square(np.asarray(units.scale))
-
-
-def _as_numpy(values: Any) -> np.ndarray:
-    return values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values)
 
 
 def _pad(tree: Any, count: int, *, axis: int = 0) -> Any:

@@ -15,11 +15,14 @@ class Remedy(NamedTuple):
         argument: Name of the argument.
         value: Value to give.
         effect: What it does, as the rest of a sentence: "leaves out such rows".
+        is_advised: Whether it is what most users want, so that a command line may print the whole
+            command with it.
     """
 
     argument: str
     value: Any
     effect: str
+    is_advised: bool = False
 
 
 class UsageError(ValueError):
@@ -44,10 +47,8 @@ class UsageError(ValueError):
         Args:
             spell: Function that writes an argument with its value.
         """
-        if not self.remedies:
-            return self.message
         sentences = [f"{spell(remedy)} {remedy.effect}" for remedy in self.remedies]
-        return f"{self.message} {'; '.join(sentences)}."
+        return f"{self.message} {'; '.join(sentences)}." if sentences else self.message
 
     def __str__(self) -> str:
         return self.describe(lambda remedy: f"{remedy.argument}={remedy.value!r}")

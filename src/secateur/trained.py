@@ -18,6 +18,7 @@ from secateur.predictive import SAMPLES, Predictive
 from secateur.pytrees import uncertain_leaves
 from secateur.training.devices import is_addressable
 from secateur.training.evaluation import Evaluation
+from secateur.training.function_checks import check_function
 from secateur.training.layout import assemble, to_numpy
 from secateur.training.objective import FreeEnergy
 from secateur.training.program import EpochRecord, TrainingState, take_run
@@ -79,6 +80,8 @@ class Round:
         kept: False if the round was undone because it ended worse than it began.
         seconds: Duration; of all runs together where several are pruned at once.
         history: Its training by epoch, or None.
+        forced: True if it was kept whatever the free energy said, because a `rate` or
+            `most_weights` asked for it.
     """
 
     move: str
@@ -94,6 +97,7 @@ class Round:
     kept: bool
     seconds: float
     history: History | None = field(repr=False)
+    forced: bool = False
 
     @property
     def left(self) -> int:
@@ -147,6 +151,7 @@ class Trained:
         standard_error: Standard error of the free energy where the algorithm samples; else 0.
         epochs: Number of epochs, all trainings together.
         stop_reason: Why the last step (training or pruning) ended, in words.
+        is_level: Whether the free energy was level when training ended; True if unknown.
         training: How it is trained; what training needs to go on.
         key: Random key of predictions, for algorithms that sample.
         history: Free energy by epoch; empty for a model from a file.
@@ -176,6 +181,7 @@ class Trained:
     rounds: tuple[Round, ...] = ()
     weights_before: int = 0
     free_energy_before: float = math.nan
+    is_level: bool = True
     compaction: Compaction | None = None
     extra: Any = None
     version: str = ""
@@ -271,7 +277,8 @@ def _tabulate_rounds(rounds: Sequence[Round]) -> str:
         ends = (r.free_energy, r.complexity, r.accuracy, r.seconds)
         cells = (str(number), r.move, str(r.changed), str(r.left))
         numbers = (f"{value:.1f}" for value in (*changes, *ends))
-        rows.append((*cells, *numbers, "" if r.kept else "undone"))
+        end = "" if r.kept else "undone"
+        rows.append((*cells, *numbers, "forced" if r.kept and r.forced else end))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
@@ -302,14 +309,10 @@ def collect_runs(
     epochs = len(free_energies) // trainer.source.blocks_per_pass
     results = []
     for run, evaluation in enumerate(trainer.evaluate(state, records)):
+        history = make_history(trainer, records, run)
+        own = take_run(state, run)
         trained = make_trained(
-            trainer,
-            take_run(state, run),
-            run,
-            evaluation,
-            history=make_history(trainer, records, run),
-            epochs=epochs,
-            stop_reason=stop_reason,
+            trainer, own, run, evaluation, history=history, epochs=epochs, stop_reason=stop_reason
         )
         if not np.all(np.isfinite(free_energies[-1:, run])):
             trained = replace(trained, free_energy=math.nan, free_energy_before=math.nan)
@@ -378,6 +381,15 @@ def make_fit_error(trainer: Trainer, error: NotFiniteError, checkpoint: Any = No
     )
 
 
+def check_trained(trained: Any) -> None:
+    """Refuse what is not a trained model."""
+    if not isinstance(trained, Trained):
+        advice = "Give what fit, prune, update or load returned."
+        if isinstance(trained, BayesianModel):
+            advice = "Train it first, with fit(model, data, key=key), and give what that returns."
+        raise TypeError(f"a {type(trained).__name__} is not a trained model. {advice}")
+
+
 def resume(
     models: Sequence[Trained], source: Arrays | Stream, *, keys: Sequence[Array] | None = None
 ) -> tuple[Trainer, TrainingState]:
@@ -389,11 +401,7 @@ def resume(
         keys: Random keys of the runs. Defaults to the models' own.
     """
     for trained in models:
-        if not isinstance(trained, Trained):
-            raise TypeError(
-                f"a {type(trained).__name__} is not a trained model. Give what fit, prune, update "
-                "or load returned."
-            )
+        check_trained(trained)
         leaves = uncertain_leaves(trained.beliefs)
         if not all(_is_finite(q.mean) and _is_finite(q.variance) for q in leaves):
             raise ValueError(
@@ -401,6 +409,10 @@ def resume(
                 "with a smaller learning rate."
             )
     first = models[0]
+    inputs, _ = source.sample()
+    first.scaling.check_columns(inputs)
+    if not first.scaling.knows_columns:
+        check_function(first.model.f, first.model.params, inputs)
     trainer = Trainer(
         first.model,
         source,
@@ -421,7 +433,13 @@ def _is_finite(values: Any) -> bool:
 
 def open_data(data: Any, trained: Trained, size: int | None) -> Arrays | Stream:
     """Return data as a source that can be read again and again."""
-    source = make_source(data, size=size, batch_size=trained.recipe.batch_size)
+    check_trained(trained)
+    source = make_source(
+        data,
+        size=size,
+        batch_size=trained.recipe.batch_size,
+        column_names=trained.scaling.column_names,
+    )
     if not source.repeatable:
         raise ValueError(
             "an iterator can be read only once, and this reads the data again and again. Give "

@@ -11,11 +11,19 @@ from jax import Array
 
 from secateur.beliefs import live
 from secateur.distributions import Normal
+from secateur.options import check_count, check_key
 from secateur.progress import Callback, Progress
 from secateur.pruning.growth import draw_weights
 from secateur.pruning.moves import score_weights
 from secateur.pytrees import align_tree, flatten_beliefs, is_belief
-from secateur.trained import Trained, collect_runs, make_fit_error, open_data, resume
+from secateur.trained import (
+    Trained,
+    check_trained,
+    collect_runs,
+    make_fit_error,
+    open_data,
+    resume,
+)
 from secateur.training.layout import Coordinates, flatten_priors
 from secateur.training.program import TrainingState
 from secateur.training.recipe import BeforeUpdate
@@ -45,7 +53,7 @@ def update(
 
     Args:
         trained: From `fit`, `prune`, `update` or `load`.
-        data: New rows only, of the same shape as before.
+        data: New rows only, of the same shape as before, with or without weights; see `fit`.
         key: A JAX random key.
         trust: Trust in the old beliefs, above 0 and up to 1. Below 1 the prior is
             q_old^trust p^(1 − trust), with p from before any data: where the world changes, or
@@ -71,6 +79,9 @@ def update(
         >>> bool(new.beliefs.variance[0, 0] < old.beliefs.variance[0, 0])
         True
     """
+    key = check_key(key)
+    check_trained(trained)
+    epochs = None if epochs is None else check_count(epochs, "epochs")
     if not 0 < trust <= 1:
         raise ValueError(f"trust={trust}. Give a number above 0 and up to 1.")
     before = trained.training.before_update
@@ -81,7 +92,7 @@ def update(
         priors=_make_priors(trained.beliefs, first_priors, trust),
         training=replace(
             trained.training,
-            empirical_bayes=False,
+            prior_groups=None,
             before_update=BeforeUpdate(first_priors, live(trained.beliefs)),
         ),
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
 from secateur.cli.data_command import data_commands
 from secateur.cli.errors import UserError
+from secateur.cli.evaluate_command import evaluate
 from secateur.cli.fit_command import fit
 from secateur.cli.model_commands import export, predict, report
 from secateur.cli.reproduce_command import reproduce_commands
@@ -22,10 +24,30 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (fit, predict, export, report):
+for command in (fit, predict, evaluate, export, report):
     app.command()(command)
 app.add_typer(data_commands, name="data")
 app.add_typer(reproduce_commands, name="reproduce")
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        from secateur import __version__
+
+        typer.echo(f"secateur {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def set_up(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Train neural networks as Bayesian ones and prune them without thresholds."""
 
 
 def main() -> None:

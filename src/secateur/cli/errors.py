@@ -1,9 +1,11 @@
-"""Mistakes that the user can correct: one line, without a traceback."""
+"""Mistakes that the user can correct: a message without a traceback."""
 
 from __future__ import annotations
 
+import inspect
 import shlex
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from secateur.remedies import Remedy, UsageError
@@ -16,21 +18,37 @@ class UserError(Exception):
 
 
 @contextmanager
-def as_user_errors(*kinds: type[Exception]) -> Iterator[None]:
+def as_user_errors(
+    *kinds: type[Exception], command: Callable[..., None] | None = None
+) -> Iterator[None]:
     """Turn errors whose message is meant for the user into mistakes of use.
 
+    Of the arguments that an error suggests, those that the command has are written as its options;
+    a second line repeats what the user has typed with the one that is advised.
+
     Args:
-        kinds: Kinds of errors, beside `UsageError`, whose arguments become options.
+        kinds: Kinds of errors, beside `UsageError`, whose message is meant for the user.
+        command: The command that runs; its parameters are its options. Without it, all arguments
+            are taken for options, and no line is added.
     """
     try:
         yield
     except UsageError as error:
-        raise UserError(error.describe(_spell_option)) from error
+        remedies = error.remedies
+        if command is not None:
+            options = inspect.signature(command).parameters
+            remedies = tuple(remedy for remedy in remedies if remedy.argument in options)
+        message = UsageError(error.message, *remedies).describe(spell_option)
+        advice = next((remedy for remedy in remedies if remedy.is_advised), None)
+        if command is not None and advice is not None:
+            typed = shlex.join(["secateur", *sys.argv[1:]])
+            message += f"\nTry: {typed} {spell_option(advice)}"
+        raise UserError(message) from error
     except kinds as error:
         raise UserError(str(error)) from error
 
 
-def _spell_option(remedy: Remedy) -> str:
+def spell_option(remedy: Remedy) -> str:
     """Return an argument as an option: its name with hyphens, then its value or values."""
     option = f"--{remedy.argument.replace('_', '-')}"
     if remedy.value is True:

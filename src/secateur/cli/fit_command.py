@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Missing", "fit"]
 
+_MAX_NAMES = 8  # of columns that were cut
 _INTERRUPTED = 130  # the exit code that shells give a program that Ctrl-C ended
 
 Task = StrEnum("Task", ["regression", "classification"])
 Missing = StrEnum("Missing", ["error", "drop", "mean"])
+Dates = StrEnum("Dates", ["error", "parts"])
 Inference = StrEnum("Inference", ["moments", "local", "global"])
+LearntPriors = StrEnum("LearntPriors", ["inputs", "leaves", "none"])
 What = StrEnum("What", ["weights", "units", "both"])
 
 
@@ -51,12 +55,41 @@ def fit(
         _option(
             "--missing",
             help="Missing values: an error, drop such rows, or fill in the column's mean (of "
-            "categories, the most frequent one).",
+            "categories, the most frequent one) and let an input say where it was missing.",
         ),
     ] = Missing.error,
+    dates: Annotated[
+        Dates,
+        _option(
+            "--dates",
+            help="Columns of dates: an error, or parts (year, day of the year, weekday, time).",
+        ),
+    ] = Dates.error,
     hidden: Annotated[
-        str, _option("--hidden", help="Units of each hidden layer: 50, or 64,32; 0 for none.")
-    ] = "50",
+        str,
+        _option(
+            "--hidden",
+            help="Units of each hidden layer: 50, or 64,32; 0 for none. By default linear, narrow "
+            "and wide networks are trained and pruned, and the free energy chooses.",
+        ),
+    ] = "auto",
+    learn_priors: Annotated[
+        LearntPriors,
+        _option(
+            "--learn-priors",
+            help="Prior variances to learn: one for each input and layer, one for each layer, or "
+            "none.",
+        ),
+    ] = LearntPriors.inputs,
+    noise_prior: Annotated[
+        tuple[float, float] | None,
+        _option(
+            "--noise-prior",
+            metavar="SHAPE RATE",
+            help="Gamma prior of the noise's precision, for a standardised target; by default "
+            "1 0.01.",
+        ),
+    ] = None,
     inference: Annotated[
         Inference, _option("--inference", help="How uncertainty travels through the network.")
     ] = Inference.moments,
@@ -64,6 +97,28 @@ def fit(
         What, _option("--what", help="What to prune: single weights, whole units, or both.")
     ] = What.weights,
     grow: Annotated[bool, _option("--grow", help="Let weights come back, too.")] = False,
+    most_weights: Annotated[
+        int | None,
+        _option("--most-weights", help="Largest number of weights of the pruned network.", min=1),
+    ] = None,
+    least_accuracy: Annotated[
+        float | None,
+        _option(
+            "--least-accuracy",
+            help="Smallest share of right answers on the held-out rows, such as 0.9: of the models "
+            "seen while pruning, the one of least free energy that has it.",
+            min=0,
+            max=1,
+        ),
+    ] = None,
+    most_rmse: Annotated[
+        float | None,
+        _option(
+            "--most-rmse",
+            help="Largest root-mean-square error on the held-out rows, in the target's units.",
+            min=0,
+        ),
+    ] = None,
     seed: Annotated[int, _option("--seed", help="Seed of everything random.", min=0)] = 0,
     restarts: Annotated[
         int,
@@ -118,15 +173,21 @@ def fit(
     messages = Console(stderr=True, highlight=False, quiet=quiet, soft_wrap=True)
     settings = RunSettings(
         task=task and task.value,
-        hidden=parse_layers(hidden),
+        hidden=None if hidden == "auto" else parse_layers(hidden),
+        learn_priors=None if learn_priors == LearntPriors.none else learn_priors.value,
+        noise_prior=noise_prior,
         inference=inference.value,
         what=what.value,
         grow=grow,
+        most_weights=most_weights,
+        least_accuracy=least_accuracy,
+        most_rmse=most_rmse,
         seed=seed,
         restarts=restarts,
         minutes=minutes,
         held_out=held_out,
         missing=missing.value,
+        dates=dates.value,
         drop=tuple(drop or ()),
         epochs=epochs,
         batch_size=batch_size,
@@ -135,12 +196,14 @@ def fit(
     )
 
     def say(sentence: str) -> None:
-        if sentence.startswith("task: ") and task is None:
-            sentence += " (--task overrides that)"
+        is_open = task is None and len(target) == 1 and "holds texts" not in sentence
+        if sentence.startswith("task: ") and is_open:
+            other = "regression" if "task: classification" in sentence else "classification"
+            sentence += f" (--task {other} overrides that)"
         messages.print(sentence, markup=False)
 
     try:
-        with as_user_errors(ValueError, sc.FitError, sc.CheckpointError, OSError):
+        with as_user_errors(ValueError, sc.FitError, sc.CheckpointError, OSError, command=fit):
             run = fit_table(
                 data,
                 target,
@@ -178,7 +241,7 @@ def parse_layers(text: str) -> tuple[int, ...]:
     if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
         raise UserError(
             f"--hidden {text}: give the units of each hidden layer, such as 50 or 64,32; 0 for "
-            "none."
+            "none; or auto."
         )
     return tuple(map(int, parts))
 
@@ -195,13 +258,39 @@ def _show_result(record: dict[str, Any], path: Path, *, quiet: bool) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     if not quiet:
+        if len(record["candidates"]) > 1:
+            console.print(tabulate_candidates(record["candidates"]))
         console.print(tabulate_record(record))
         _, cut = find_cut_columns(record)
-        names = ", ".join(cut) or "none"
-        console.print(f"Columns that were cut altogether: {names}", markup=False)
+        console.print(f"Columns that were cut altogether: {shorten_list(cut)}", markup=False)
         ends = (record["energy"][when]["stop_reason"] for when in ("before", "after"))
         console.print("Training: {}. Pruning: {}.".format(*ends), markup=False)
+        for caveat in record["caveats"]:
+            console.print(f"Caution: {caveat}.", markup=False)
     console.print(f"{'' if quiet else 'Report: '}{path}", markup=False)
+
+
+def tabulate_candidates(candidates: list[dict[str, Any]]) -> Table:
+    """Return a table of the structures that were compared, with the chosen one marked.
+
+    Args:
+        candidates: What `secateur.selection.Selection.table` returns.
+    """
+    from rich.table import Table
+
+    table = Table(title="Structures compared, by free energy after pruning", title_justify="left")
+    table.add_column("structure")
+    for heading in ("weights", "free energy before", "after (nats)", ""):
+        table.add_column(heading, justify="right")
+    for row in candidates:
+        table.add_row(
+            row["structure"],
+            f"{row['weights_before']:,} → {row['weights_after']:,}",
+            f"{row['free_energy_before']:,.1f}",
+            f"{row['free_energy_after']:,.1f}",
+            "chosen" if row["chosen"] else "",
+        )
+    return table
 
 
 def tabulate_record(record: dict[str, Any]) -> Table:
@@ -211,6 +300,7 @@ def tabulate_record(record: dict[str, Any]) -> Table:
         record: Record from `secateur.report.make_record`.
     """
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title="Before and after pruning", title_justify="left")
     table.add_column("")
@@ -229,15 +319,45 @@ def tabulate_record(record: dict[str, Any]) -> Table:
     if held_out is not None:
         table.add_section()
         table.add_row(f"{held_out['rows']:,} rows held out:", "", "")
-        for name, heading, form in (
-            ("rmse", "root-mean-square error", ".4g"),
-            ("accuracy", "share of right answers", ".1%"),
-            ("log_likelihood", "log-likelihood (nats per row)", ".3f"),
-            ("coverage_95", "95 % coverage", ".1%"),
-        ):
-            if name in held_out["before"]:
-                table.add_row(f"  {heading}", *_format_both(held_out, name, form))
+        for heading, *scores in _list_scores(held_out, len(record["targets"])):
+            table.add_row(Text(f"  {heading}"), *scores)
     return table
+
+
+def _list_scores(held_out: dict[str, Any], targets: int) -> Iterator[tuple[str, str, str]]:
+    """Yield heading, score before and score after; errors of several targets are one by one."""
+    errors = (("rmse", "root-mean-square error", ".4g"), ("r_squared", "R²", ".3f"))
+    if targets > 1:
+        for entry in held_out["targets"]:
+            for name, heading, form in errors:
+                yield f"{heading}, {entry['name']}", *_format_both(entry, name, form)
+        if targets > len(held_out["targets"]):
+            yield f"… and {targets - len(held_out['targets'])} more targets", "", ""
+    for name, heading, form in (
+        *(errors if targets == 1 else ()),
+        ("accuracy", "accuracy", ".1%"),
+        ("base_rate", "base rate (most frequent class)", ".1%"),
+        ("log_likelihood", "log-likelihood (nats per row)", ".3f"),
+        ("coverage_95", "95 % coverage", ".1%"),
+    ):
+        if name in held_out["before"]:
+            yield heading, *_format_both(held_out, name, form)
+
+
+def shorten_list(names: Sequence[str], limit: int = _MAX_NAMES) -> str:
+    """Return names for a sentence, the first few of them if there are many.
+
+    Args:
+        names: The names.
+        limit: Maximum number of names; one more is not cut off.
+
+    Example:
+        >>> shorten_list("abcdef", 3), shorten_list([])
+        ('a, b, c and 3 more', 'none')
+    """
+    if len(names) <= limit + 1:
+        return ", ".join(names) or "none"
+    return f"{', '.join(names[:limit])} and {len(names) - limit} more"
 
 
 def find_cut_columns(record: dict[str, Any]) -> tuple[list[str], list[str]]:

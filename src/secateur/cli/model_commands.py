@@ -65,7 +65,7 @@ def predict(
     from secateur.runs.table_model import predict_table
     from secateur.storage import write_file
 
-    with as_user_errors(ValueError, OSError):
+    with as_user_errors(ValueError, OSError, command=predict):
         model = sc.load(RunFolder(folder).find_model())
         predictions, notes = predict_table(
             model,
@@ -148,7 +148,8 @@ def export(
         raise UserError(f"--to {to.value} writes a file that ends in .{to.value}, not {path.name}.")
     is_run = measure and to == ExportTarget.c
     status = f"writing {path}" + (", compiling and running it" if is_run else "")
-    with as_user_errors(ValueError, OSError, ImportError), Console(stderr=True).status(status):
+    errors = as_user_errors(ValueError, OSError, ImportError, command=export)
+    with errors, Console(stderr=True).status(status):
         sheet = export_run(
             RunFolder(folder),
             path,

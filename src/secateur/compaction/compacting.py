@@ -320,7 +320,12 @@ def _shrink_scaling(scaling: Scaling, removal: Removal) -> Scaling:
     leaves, structure = jax.tree.flatten(scaling.inputs, is_leaf=is_affine)
     if len(leaves) != len(removal.inputs):  # one None for a whole pytree
         return scaling
-    return replace(scaling, inputs=structure.unflatten(map(shrink, leaves, removal.inputs)))
+    names = tuple(
+        n if n is None or at is None else tuple(n[i] for i in at[1])
+        for n, at in zip(scaling.column_names, removal.inputs, strict=False)
+    )
+    inputs = structure.unflatten(map(shrink, leaves, removal.inputs))
+    return replace(scaling, inputs=inputs, column_names=names)
 
 
 # --- comparing with the original ------------------------------------------------------------------

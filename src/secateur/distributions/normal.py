@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import erf
 from jax.tree_util import register_dataclass
 
@@ -218,3 +219,33 @@ class ScaleMixture(Distribution):
     def kl(self, other: Distribution) -> jax.Array:
         """There is no closed form."""
         raise self._no_kl(other, "nothing")
+
+
+# The parameters that say how wide a distribution is.
+_SPREADS = {Normal: ("variance",), Laplace: ("scale",), ScaleMixture: ("wide", "narrow")}
+
+
+def check_spread(prior: Any, name: str) -> None:
+    """Refuse a prior whose width is not positive and finite, where that can be seen.
+
+    Args:
+        prior: Any distribution.
+        name: The leaf it is for, for messages.
+
+    Raises:
+        ValueError: Nothing can be learnt under it.
+    """
+    for parameter in _SPREADS.get(type(prior), ()):
+        value = getattr(prior, parameter)
+        if isinstance(value, jax.core.Tracer):
+            continue
+        if isinstance(value, jax.Array) and not value.is_fully_addressable:
+            continue
+        known = np.asarray(value)
+        is_valid = (known > 0) & np.isfinite(known)
+        if not np.all(is_valid):
+            raise ValueError(
+                f"the prior given for {name} is a {type(prior).__name__} whose {parameter} is "
+                f"{known[~is_valid].flat[0]}. Give a positive, finite number. (To keep a leaf "
+                "certain, leave it out with where=….)"
+            )

@@ -31,7 +31,7 @@ _COMPARED_CALLS = 64  # that are compared with Python
 
 
 def export(
-    trained: Trained,
+    trained: Trained | Any,
     path: str | os.PathLike,
     *,
     inputs: Any = None,
@@ -57,7 +57,8 @@ def export(
     `NAME.c`, with `NAME.h` beside it: C99 that needs no library; see `to_c`.
 
     Args:
-        trained: A trained model, from `fit`, `prune`, `update`, `load` or `compact`.
+        trained: A trained model, from `fit`, `prune`, `update`, `load` or `compact`, or an
+            estimator of `secateur.sklearn`, of which `inputs` are rows of X.
         path: File to write, ending in `.onnx` or `.c`.
         inputs: Rows like those the model was fitted to. Needed for a function of your own. With
             `quantise` they say how large activations become; by default rows are drawn from normal
@@ -100,6 +101,9 @@ def export(
         (('net.c', 'net.h', 'net.c.json'), 'straight')
     """
     path = Path(path)
+    if not isinstance(trained, Trained) and hasattr(trained, "result_"):  # an estimator
+        inputs = None if inputs is None else trained.encode(inputs)
+        trained = trained.result_
     if not isinstance(trained, Trained):
         raise TypeError(
             f"export: a {type(trained).__name__} is not a trained model. Give what fit, prune, "

@@ -19,6 +19,7 @@ from secateur.model import BayesianModel
 from secateur.pytrees import align_tree, flatten_beliefs, is_belief
 from secateur.storage import OtherVersion, UnreadableFile, read_container, write_container
 from secateur.trained import Trained
+from secateur.training.hierarchy import PriorGroups
 from secateur.training.recipe import BeforeUpdate, Training
 
 __all__ = ["load", "save"]
@@ -27,7 +28,7 @@ _KIND, _VERSION = "secateur-model", 2
 # Attributes that are written and read alike, by name.
 _PLAIN = (
     "noise", "scaling", "parts", "free_energy", "standard_error", "epochs", "stop_reason",
-    "restarts", "weights_before", "free_energy_before", "compaction",
+    "restarts", "weights_before", "free_energy_before", "is_level", "compaction",
 )  # fmt: skip
 
 
@@ -82,7 +83,7 @@ def save(trained: Trained, path: str | os.PathLike, *, extra: Any = None) -> Non
             for i, r in enumerate(trained.rounds)
         ],
         "recipe": encoder.encode(trained.recipe, "recipe"),
-        "empirical_bayes": trained.training.empirical_bayes,
+        "prior_groups": trained.training.prior_groups,
         "before_update": _encode_before(encoder, trained.training.before_update),
         "key": _encode_key(encoder, trained.key),
         "extra": extra,
@@ -158,7 +159,7 @@ def _rebuild(decoder: Decoder, facts: Any, f: Any, params: Any) -> Trained:
         **{name: decoder.decode(facts[name]) for name in _PLAIN},
         training=Training(
             decoder.decode(facts["recipe"]),
-            empirical_bayes=facts["empirical_bayes"],
+            prior_groups=_decode_groups(facts["prior_groups"]),
             before_update=_decode_before(decoder, facts["before_update"], treedef, leaves),
         ),
         key=_decode_key(decoder, facts["key"]),
@@ -166,6 +167,10 @@ def _rebuild(decoder: Decoder, facts: Any, f: Any, params: Any) -> Trained:
         extra=facts["extra"],
         version=facts["version"],
     )
+
+
+def _decode_groups(axes: list[int | None] | None) -> PriorGroups | None:
+    return None if axes is None else tuple(None if a is None else int(a) for a in axes)
 
 
 def _find_function(decoder: Decoder, facts: Any, f: Any) -> Any:

@@ -15,6 +15,10 @@ from secateur.distributions import Gamma, Normal
 Prediction = Normal | Array
 Noise = Gamma | None
 
+_ADVICE = (
+    "Give an instance, such as GaussianLikelihood(), CategoricalLikelihood(), "
+    "BernoulliLikelihood() or PoissonLikelihood()."
+)
 # Probability by which `invert_cdf` may be off, and largest number of its steps.
 _SMALLEST_EXCESS, _MOST_STEPS = 1e-14, 100
 
@@ -48,6 +52,10 @@ class Likelihood(Protocol):
       `components` is a Normal with an axis of equally weighted components before the rows.
     - `predictive_quantile(noise, components, probability)` returns its inverse.
     - `sample_targets(key, noise, f)` draws targets around values of the function, by JAX.
+
+    A method `check_targets(shape, targets)`, which is optional too, is called with the shape of the
+    predictions and NumPy targets before training and by `Predictive.log_density`. It raises a
+    ValueError where targets cannot occur under the likelihood.
     """
 
     @property
@@ -87,6 +95,37 @@ class Likelihood(Protocol):
     def with_prior(self, noise: Noise) -> Likelihood:
         """Return the same likelihood with a q(γ) as the prior of γ: for data yet to come."""
         ...
+
+
+def check_likelihood(likelihood: Any) -> None:
+    """Refuse what training cannot use as a likelihood: an object that lacks a method.
+
+    Raises:
+        TypeError: The message says what to give.
+    """
+    check_instance(likelihood)
+    required = (name for name in vars(Likelihood) if not name.startswith("_"))
+    lacking = [name for name in required if not hasattr(likelihood, name)]
+    if lacking:
+        raise TypeError(
+            f"likelihood is a {type(likelihood).__name__}, which lacks {', '.join(lacking)}. "
+            f"{_ADVICE} A likelihood of your own needs what secateur.likelihoods.Likelihood lists."
+        )
+
+
+def check_instance(likelihood: Any) -> None:
+    """Refuse the name of a likelihood, or its class.
+
+    Raises:
+        TypeError: The message says what to give.
+    """
+    if isinstance(likelihood, str):
+        raise TypeError(f"likelihood={likelihood!r} is a text. {_ADVICE}")
+    if isinstance(likelihood, type):
+        raise TypeError(
+            f"likelihood={likelihood.__name__} is a class. Give an instance: "
+            f"{likelihood.__name__}()."
+        )
 
 
 class WithoutNoise:

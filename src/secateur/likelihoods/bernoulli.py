@@ -61,6 +61,21 @@ class BernoulliLikelihood(WithoutNoise):
         against = jnp.where(positive, 1 - targets, targets)
         return sum_outputs(against * away - doubt)
 
+    def check_targets(self, shape: tuple[int, ...], targets: np.ndarray) -> None:
+        """Refuse targets outside the interval from 0 to 1.
+
+        Args:
+            shape: Shape of the predictions.
+            targets: Targets.
+        """
+        smallest, largest = targets.min(initial=0), targets.max(initial=0)
+        if smallest < 0 or largest > 1:
+            raise ValueError(
+                f"BernoulliLikelihood: targets range from {smallest} to {largest}. Supported: 0, "
+                "1, and shares between them. Encode the two answers as 0 and 1, such as "
+                "targets == 'yes' or targets > 0."
+            )
+
     def predictive_log_density(self, noise: Noise, prediction: Prediction, targets: Array) -> Array:
         """Return y ln E[σ(f)] + (1 − y) ln E[1 − σ(f)], one value per row.
 

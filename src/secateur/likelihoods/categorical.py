@@ -59,6 +59,16 @@ class CategoricalLikelihood(WithoutNoise):
             log_sum = expected_logsumexp(mean, variance)
         return sum_outputs(_pick(mean, targets) - log_sum)
 
+    def check_targets(self, shape: tuple[int, ...], targets: np.ndarray) -> None:
+        """Refuse labels outside the classes.
+
+        Args:
+            shape: Shape of the predictions; its last axis counts classes.
+            targets: Labels.
+        """
+        if np.issubdtype(targets.dtype, np.integer):
+            _check_range(shape[-1], targets)
+
     def predictive_log_density(self, noise: Noise, prediction: Prediction, targets: Array) -> Array:
         """Return ln E[softmax(f)_y], one value per row; to 2e-4 nat, also for unlikely labels."""
         mean, variance = split(prediction)
@@ -111,13 +121,19 @@ def _checked_labels(logits: Array, targets: Any) -> Array:
             f"shape {targets.shape}. Targets need shape {logits.shape[:-1]}: one label in the "
             "place of each set of logits."
         )
-    if not isinstance(targets, jax.core.Tracer) and targets.size:
-        known = np.asarray(targets)  # by NumPy: within jit, JAX would trace even constants
-        smallest, largest = int(known.min()), int(known.max())
-        if smallest < 0 or largest >= logits.shape[-1]:
-            raise ValueError(
-                f"CategoricalLikelihood: labels range from {smallest} to {largest} and the model "
-                f"has {logits.shape[-1]} classes, 0 to {logits.shape[-1] - 1}. Renumber the labels "
-                "or give the model as many outputs as there are classes."
-            )
+    if not isinstance(targets, jax.core.Tracer):
+        _check_range(logits.shape[-1], np.asarray(targets))
     return targets
+
+
+def _check_range(classes: int, labels: np.ndarray) -> None:
+    """Refuse labels outside the classes; by NumPy: within jit, JAX would trace even constants."""
+    if not labels.size:
+        return
+    smallest, largest = int(labels.min()), int(labels.max())
+    if smallest < 0 or largest >= classes:
+        raise ValueError(
+            f"CategoricalLikelihood: labels range from {smallest} to {largest} and the model "
+            f"has {classes} classes, 0 to {classes - 1}. Renumber the labels or give the model as "
+            "many outputs as there are classes."
+        )

@@ -43,8 +43,9 @@ class GaussianLikelihood:
     time, whose elements count as observations of the same outputs. Integer targets are converted.
 
     Args:
-        prior: the Gamma prior (shape, rate) of every precision, or one with an entry per output.
-        precision: if given, γ is known, `prior` is not used and `noise` is None throughout.
+        prior: Gamma prior (shape, rate) of every precision, or one with an entry per output.
+            Defaults to the recipe's in `fit` (`Recipe.noise_prior`), and to Gamma(1, 1) elsewhere.
+        precision: If given, γ is known, `prior` is not used and `noise` is None throughout.
 
     Example:
         >>> likelihood = GaussianLikelihood()
@@ -56,13 +57,17 @@ class GaussianLikelihood:
     Reference: equations (1) and (3) of the paper.
     """
 
-    prior: Gamma = field(default_factory=lambda: Gamma(1.0, 1.0))
+    prior: Gamma | None = None
     precision: Any = field(default=None, kw_only=True)
 
     @property
     def free_units(self) -> bool:
         """Return whether the precision is unknown; a known one is in the targets' own units."""
         return self.precision is None
+
+    @property
+    def _prior(self) -> Gamma:
+        return Gamma(1.0, 1.0) if self.prior is None else self.prior
 
     def with_prior(self, noise: Noise) -> GaussianLikelihood:
         """Return the same likelihood with a q(γ) as the prior of γ: for data yet to come."""
@@ -77,7 +82,7 @@ class GaussianLikelihood:
         if self.precision is not None:
             return None
         dtype = jnp.result_type(float, jnp.result_type(targets))
-        return self._per_output(self.prior.shape, self.prior.rate, jnp.shape(targets), dtype)
+        return self._per_output(self._prior.shape, self._prior.rate, jnp.shape(targets), dtype)
 
     def expected_log_likelihood(
         self, noise: Noise, prediction: Prediction, targets: Array
@@ -254,7 +259,7 @@ class GaussianLikelihood:
         squares = weighted_sum(_expected_square(mean, variance, targets), counts)
         between = tuple(range(squares.ndim - 1))  # axes between rows and outputs
         repeats = math.prod(mean.shape[1:-1])
-        prior = self._per_output(self.prior.shape, self.prior.rate, mean.shape, mean.dtype)
+        prior = self._per_output(self._prior.shape, self._prior.rate, mean.shape, mean.dtype)
         return Gamma(
             prior.shape + 0.5 * repeats * jnp.sum(counts),
             prior.rate + 0.5 * jnp.sum(squares, axis=between),
@@ -264,7 +269,7 @@ class GaussianLikelihood:
         """Return Σ_m KL[q(γ_m) ‖ p(γ_m)] in nats; 0 if the precision is known."""
         if self.precision is not None or noise is None:
             return jnp.zeros(())
-        return jnp.sum(noise.kl(self.prior))
+        return jnp.sum(noise.kl(self._prior))
 
     def _per_output(self, shape: Any, rate: Any, data: tuple[int, ...], dtype: Any) -> Gamma:
         outputs = data[-1:] if len(data) > 1 else ()

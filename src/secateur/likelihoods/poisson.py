@@ -54,6 +54,22 @@ class PoissonLikelihood(WithoutNoise):
         half = jnp.zeros_like(mean) if variance is None else 0.5 * variance
         return sum_outputs(_at_best(targets) - _shortfall(mean, targets, half_variance=half))
 
+    def check_targets(self, shape: tuple[int, ...], targets: np.ndarray) -> None:
+        """Refuse targets that are not counts.
+
+        Args:
+            shape: Shape of the predictions.
+            targets: Targets.
+        """
+        is_count = (targets >= 0) & (targets == np.floor(targets))
+        if not is_count.all():
+            wrong = targets[~is_count]
+            raise ValueError(
+                f"PoissonLikelihood: {wrong.size} of {targets.size} targets are not counts, the "
+                f"first of them {wrong.flat[0]}. Supported: 0, 1, 2, …. Use GaussianLikelihood for "
+                "other numbers."
+            )
+
     def predictive_log_density(self, noise: Noise, prediction: Prediction, targets: Array) -> Array:
         """Return ln E[p(y | f)], one value per row: Poisson–lognormal for a Normal prediction.
 

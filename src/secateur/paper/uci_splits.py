@@ -207,7 +207,7 @@ def _train_runs(
         keys=list(jax.random.split(fit_key, len(pairs))),
         recipe=recipe,
         epochs=epochs,
-        empirical_bayes=True,
+        learn_priors="leaves",
         progress=progress,
     )
     pruned = prune_many(fits, pairs, key=prune_key, epochs=epochs, progress=progress)

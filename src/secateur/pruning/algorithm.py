@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,16 +13,32 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from secateur.options import complete_options
+from secateur.options import check_count, check_key, complete_options
 from secateur.progress import Callback, Progress
+from secateur.pruning.budget import FULL_GRADE, Budget, make_budget
 from secateur.pruning.curves import make_swept_cut
 from secateur.pruning.growth import grow_weights
-from secateur.pruning.moves import Change, Move, count_live, make_ranked_cut, make_weight_cut
+from secateur.pruning.moves import (
+    Change,
+    Move,
+    count_live,
+    make_budget_cut,
+    make_ranked_cut,
+    make_weight_cut,
+)
 from secateur.pruning.process import Process
-from secateur.pruning.unit_moves import Grouping, make_unit_cut
+from secateur.pruning.unit_moves import Grouping, make_unit_budget_cut, make_unit_cut
 from secateur.reduction import CRITERIA
 from secateur.structure import units
-from secateur.trained import History, Round, Trained, make_trained, open_data, resume
+from secateur.trained import (
+    History,
+    Round,
+    Trained,
+    check_trained,
+    make_trained,
+    open_data,
+    resume,
+)
 from secateur.training.layout import Layout, flatten_priors
 from secateur.training.program import TrainingState, take_run
 from secateur.training.recipe import BeforeUpdate
@@ -30,8 +48,13 @@ from secateur.training.trainer import Trainer
 __all__ = ["prune", "prune_many"]
 
 WHAT = ("weights", "units", "both")
+_NOT_LEVEL = (
+    "the free energy was still falling when the fit ended: train longer (epochs) or at another "
+    "rate before pruning"
+)
 _SHARED_OPTIONS = (
-    "criterion", "rate", "what", "grow", "epochs", "checkpoint", "progress", "callback",
+    "criterion", "rate", "what", "grow", "most_weights", "held_out", "least_accuracy", "most_rmse",
+    "epochs", "checkpoint", "progress", "callback",
 )  # fmt: skip
 
 
@@ -44,6 +67,10 @@ def prune(
     rate: float | None = None,
     what: str = "weights",
     grow: bool = False,
+    most_weights: int | None = None,
+    held_out: Any = None,
+    least_accuracy: float | None = None,
+    most_rmse: float | None = None,
     epochs: int | None = None,
     size: int | None = None,
     checkpoint: str | os.PathLike | None = None,
@@ -58,6 +85,11 @@ def prune(
     with, by more than the noise of its estimate, is undone, and the better half of its weights is
     tried, then a quarter, and so on. The result is the model of least free energy that was seen.
 
+    With requirements it is the one of least free energy among those that meet them, the model
+    before pruning included; requirements on held-out rows choose among models, and cut nothing.
+    `stop_reason` says what was met. If no model meets all, there is a warning, and `most_weights`
+    counts more.
+
     Args:
         trained: From `fit`, `prune`, `update` or `load`. Its beliefs are what is pruned.
         data: Data as given to `fit`.
@@ -70,6 +102,12 @@ def prune(
         grow: Whether weights may come back: after pruning, those whose return the data ask for, and
             units that are gone altogether are drawn anew; train, prune, and keep the result if its
             free energy is lower than before; repeat while it is.
+        most_weights: Largest number of weights of the result. If none of the models is that small
+            once nothing is left to cut, the lowest weights (with `what="units"`, units) are cut
+            against the free energy, at most a quarter in a round, and trained again, until one is.
+        held_out: Rows `(x, y)` that are not among the data, for one of the next two.
+        least_accuracy: Smallest share of right answers on the held-out rows.
+        most_rmse: Largest root-mean-square error on the held-out rows, in the targets' units.
         epochs: Maximum number of epochs of each training. Defaults to the recipe's.
         size: Number of rows, for an iterator.
         checkpoint: File to save the state of pruning in, after every round and, with a second file
@@ -94,7 +132,9 @@ def prune(
 
     Reference: Algorithm 1 of the paper; section 4.
     """
-    plan = _Plan(criterion, rate, what, grow, epochs)
+    key = check_key(key)
+    budget = Budget(most_weights, held_out, least_accuracy, most_rmse)
+    plan = _Plan(criterion, rate, what, grow, epochs, budget)
     (result,) = _prune_runs(
         [trained],
         open_data(data, trained, size),
@@ -103,6 +143,13 @@ def prune(
         checkpoint,
         Progress("prune", show=progress, callback=callback),
     )
+    if not result.live_weights and trained.live_weights and plan.rate is None:
+        advice = f" Note that {_NOT_LEVEL}." if not trained.is_level else ""
+        warnings.warn(
+            "prune removed every weight: as far as this fit shows, the inputs do not explain the "
+            f"targets.{advice}",
+            stacklevel=2,
+        )
     return result
 
 
@@ -115,19 +162,25 @@ def prune_many(
         models: From one call of `fit_many`.
         datasets: Data sets as given there.
         key: A JAX random key.
-        options: `criterion`, `rate`, `what`, `grow`, `epochs`, `checkpoint`, `progress` (of the
-            best run) and `callback`, as in `prune`.
+        options: `criterion`, `rate`, `what`, `grow`, `most_weights`, `held_out` (the same rows for
+            all), `least_accuracy`, `most_rmse`, `epochs`, `checkpoint`, `progress` (of the best
+            run) and `callback`, as in `prune`. Requirements are for each model; there is a warning
+            if none meets them.
 
     Returns:
         A `Trained` for each model, in order.
     """
     chosen = complete_options(prune, _SHARED_OPTIONS, options, caller="prune_many")
-    names = ("criterion", "rate", "what", "grow", "epochs")
+    key, models = check_key(key), list(models)
+    for trained in models:
+        check_trained(trained)
+    moves = {name: chosen[name] for name in ("criterion", "rate", "what", "grow", "epochs")}
+    column_names = models[0].scaling.column_names if models else ()
     return _prune_runs(
-        list(models),
-        Arrays(list(datasets)),
+        models,
+        Arrays(list(datasets), column_names=column_names),
         key,
-        _Plan(*(chosen[name] for name in names)),
+        _Plan(**moves, budget=make_budget(chosen)),
         chosen["checkpoint"],
         Progress("prune", show=chosen["progress"], callback=chosen["callback"]),
     )
@@ -142,15 +195,23 @@ class _Plan:
     what: str
     grow: bool
     epochs: int | None
+    budget: Budget
 
     def __post_init__(self) -> None:
         criterion, rate, what = self.criterion, self.rate, self.what
+        if self.epochs is not None:
+            object.__setattr__(self, "epochs", check_count(self.epochs, "epochs"))
         if criterion not in CRITERIA:
             raise ValueError(f"criterion={criterion!r}. Supported: {', '.join(CRITERIA)}.")
         if rate is not None and (criterion == "bmr" or not 0 <= rate <= 1):
             raise ValueError(
                 f"rate={rate} with criterion={criterion!r}. A rate is a share between 0 and 1 for "
                 "the criteria that only rank; bmr stops by itself."
+            )
+        if rate is not None and not self.budget.is_empty:
+            raise ValueError(
+                f"rate={rate} says how many weights are cut, and so leaves nothing to a budget. "
+                "Leave out either."
             )
         if what not in WHAT:
             raise ValueError(f"what={what!r}. Supported: {', '.join(WHAT)}.")
@@ -181,11 +242,14 @@ def _prune_runs(
         raise ValueError("models that were updated are pruned one by one; see prune.")
     if plan.criterion != "bmr" and plan.rate is None and len(models) > 1:
         raise ValueError(f"prune_many needs a rate for criterion={plan.criterion!r}.")
+    budget = plan.budget
     trainer, state = resume(models, source)
+    budget.check_model(trainer.model.likelihood)
     layout = trainer.spec.layout
     fingerprint = ""
     if checkpoint is not None:
-        fingerprint = trainer.fingerprint(state, plan, jax.random.key_data(key).tolist())
+        facts = (plan, budget.identify(), jax.random.key_data(key).tolist())
+        fingerprint = trainer.fingerprint(state, *facts)
     with progress:
         process = Process(
             trainer,
@@ -196,12 +260,19 @@ def _prune_runs(
             checkpoint_path=checkpoint,
             fingerprint=fingerprint,
             extra=None if before is None else _make_past_evidence(layout, before, state),
+            budget=None if budget.is_empty else budget,
         )
         prior = None if before is None else flatten_priors(layout, before.priors)
         _run_moves(process, plan, prior, key)
         reasons = [plan.explain_end(rounds) for rounds in process.rounds]
         if progress.stopped:
             reasons = [f"pruning was stopped in round {process.number}"] * len(models)
+        if not budget.is_empty:
+            reasons = _explain_budget(process, budget, reasons)
+        reasons = [
+            reason if trained.is_level else f"{reason} ({_NOT_LEVEL})"
+            for reason, trained in zip(reasons, models, strict=True)
+        ]
         results = _collect(process, models, reasons, forced=plan.rate is not None)
         best = min(results, key=lambda r: r.free_energy)
         progress.finish(f"prune: free energy {best.free_energy:.1f} nats; {best.stop_reason}")
@@ -211,49 +282,88 @@ def _prune_runs(
 def _run_moves(process: Process, plan: _Plan, prior: Any, key: Array) -> None:
     """Repeat the moves of a plan until nothing is left to change."""
     trainer = process.trainer
-    if plan.criterion != "bmr":
-        if plan.rate is None:
-            process.repeat("cut weights", make_swept_cut(trainer, plan.criterion))
-            return
+    if plan.rate is not None:
         live = count_live(process.current)
         cut = make_ranked_cut(live, plan.criterion, plan.rate)
-        process.repeat("cut weights", cut, keep=True)
+        process.repeat("cut weights", cut, keep=True, once=True)
         return
-    cuts = _make_cuts(trainer, plan.what, prior)
+    cuts = _make_cuts(trainer, plan, prior)
 
     def cut_to_the_end() -> None:
         for name, move in cuts.items():
             process.repeat(name, move)
 
     cut_to_the_end()
-    if not plan.grow:
-        return
+    if plan.grow:
+        _grow_back(process, cut_to_the_end, key)
+    if plan.budget.most_weights is not None:
+        process.repeat(*_make_forced_cut(trainer, plan, prior), keep=True)
+        cut_to_the_end()
+
+
+def _grow_back(process: Process, cut_to_the_end: Callable[[], None], key: Array) -> None:
+    """Let weights come back and cut again, as long as the free energy falls."""
+    trainer = process.trainer
 
     def grow(state: TrainingState, share: Any) -> Change:
         noises = [e.noise for e in process.judgement.evaluations]
         return grow_weights(trainer, state, noises, jax.random.fold_in(key, process.number))
 
     def grow_and_cut() -> None:
-        process.repeat("grow weights", grow, keep=True)
+        process.repeat("grow weights", grow, keep=True, once=True)
         cut_to_the_end()
 
     while process.can_go_on:
         process.attempt(grow_and_cut)
+    process.end_attempts()
 
 
-def _make_cuts(trainer: Trainer, what: str, prior: Any) -> dict[str, Move]:
+def _make_cuts(trainer: Trainer, plan: _Plan, prior: Any) -> dict[str, Move]:
     """Return the moves that remove something, in order."""
+    if plan.criterion != "bmr":
+        return {"cut weights": make_swept_cut(trainer, plan.criterion)}
     cuts: dict[str, Move] = {}
-    model, layout = trainer.model, trainer.spec.layout
-    if what != "weights":
-        x, _ = trainer.scalings[0].standardise(trainer.source.sample(), layout.dtype)
-        model_units = units(model.f, model.params, x)
-        if not len(model_units):
-            raise ValueError("no units were found in the model's function; see secateur.units.")
-        cuts["cut units"] = make_unit_cut(Grouping(model_units, layout), prior)
-    if what != "units":
-        cuts["cut weights"] = make_weight_cut(prior)
+    if plan.what != "weights":
+        cuts["cut units"] = make_unit_cut(_find_grouping(trainer), prior)
+    if plan.what != "units":
+        cuts["cut weights"] = make_weight_cut(trainer.spec, prior)
     return cuts
+
+
+def _find_grouping(trainer: Trainer) -> Grouping:
+    """Return the units of the model's weights."""
+    model, layout = trainer.model, trainer.spec.layout
+    x, _ = trainer.scalings[0].standardise(trainer.source.sample(), layout.dtype)
+    model_units = units(model.f, model.params, x)
+    if not len(model_units):
+        raise ValueError("no units were found in the model's function; see secateur.units.")
+    return Grouping(model_units, layout)
+
+
+def _make_forced_cut(trainer: Trainer, plan: _Plan, prior: Any) -> tuple[str, Move]:
+    """Return the move that cuts down to a number of weights, and its name."""
+    most_weights = plan.budget.most_weights
+    assert most_weights is not None
+    if plan.what == "units":
+        return "cut units", make_unit_budget_cut(_find_grouping(trainer), most_weights, prior)
+    return "cut weights", make_budget_cut(most_weights, plan.criterion, prior)
+
+
+def _explain_budget(process: Process, budget: Budget, reasons: list[str]) -> list[str]:
+    """Return why pruning ended, with what became of the budget; warn if no run meets it."""
+    state, judgement, trainer = process.best, process.best_judgement, process.trainer
+    weights = count_live(state)
+    measures = [math.nan] * len(reasons)
+    if budget.held_out is not None:
+        measures = budget.measure(trainer, state, judgement.evaluations)
+    explained = [
+        budget.explain(reason, process.rounds[run], int(weights[run]), measures[run])
+        for run, reason in enumerate(reasons)
+    ]
+    grades = budget.grade(trainer, state, judgement.evaluations)
+    if (grades < FULL_GRADE).all():
+        warnings.warn(f"prune: {explained[int(grades.argmax())]}.", stacklevel=4)
+    return explained
 
 
 def _make_past_evidence(

@@ -16,6 +16,7 @@ from secateur.propagation import propagate
 from secateur.pruning.moves import Change
 from secateur.pytrees import uncertain_leaves
 from secateur.training.batches import cut_rows
+from secateur.training.blocks import RowBlock
 from secateur.training.layout import Coordinates, Layout, Vectors
 from secateur.training.objective import accuracy
 from secateur.training.program import (
@@ -43,7 +44,7 @@ class Sensitivity(NamedTuple):
 
 @partial(jax.jit, static_argnames=("spec",))
 def compute_sensitivity(
-    spec: ProgramSpec, state: TrainingState, constants: Constants, data: tuple, noise: Any
+    spec: ProgramSpec, state: TrainingState, constants: Constants, data: RowBlock, noise: Any
 ) -> Sensitivity:
     """Return both derivatives from one pass over the rows.
 
@@ -51,17 +52,18 @@ def compute_sensitivity(
     variance, which moment propagation also has at v = 0, are all that is needed.
     """
 
-    def compute(state: TrainingState, noise: Any, data: tuple) -> Sensitivity:
+    def compute(state: TrainingState, noise: Any, data: RowBlock) -> Sensitivity:
         forward = propagate(spec.f, "moments")
         flat = state.weights.beliefs(state.alive)
 
-        def piece_accuracy(flat: tuple[Normal, ...], x: Any, y: Array, count: Array) -> Array:
-            prediction = forward(None, spec.layout.beliefs(flat, constants.certain), x)
-            return accuracy(constants.likelihood, noise, prediction, y, weights=count)
+        def piece_accuracy(flat: tuple[Normal, ...], rows: RowBlock, counts: Array) -> Array:
+            prediction = forward(None, spec.layout.beliefs(flat, constants.certain), rows.inputs)
+            if rows.weights is not None:
+                counts = counts * rows.weights
+            return accuracy(constants.likelihood, noise, prediction, rows.targets, weights=counts)
 
         def add_piece(total: Any, piece: Any) -> tuple[Any, None]:
-            (x, y), count = piece
-            return jax.tree.map(jnp.add, total, jax.grad(piece_accuracy)(flat, x, y, count)), None
+            return jax.tree.map(jnp.add, total, jax.grad(piece_accuracy)(flat, *piece)), None
 
         pieces, counts = cut_rows(data)
         steps = pieces, jnp.asarray(counts, spec.layout.dtype)

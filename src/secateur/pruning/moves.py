@@ -16,8 +16,9 @@ import numpy as np
 from jax import Array
 
 from secateur.reduction import prune_scores
+from secateur.training.hierarchy import credit_groups
 from secateur.training.layout import Coordinates, Vectors
-from secateur.training.program import TrainingState, map_runs
+from secateur.training.program import ProgramSpec, TrainingState, map_runs
 
 
 class Change(NamedTuple):
@@ -31,15 +32,19 @@ class Change(NamedTuple):
 Move = Callable[[TrainingState, np.ndarray], Change]
 
 
-def make_weight_cut(prior: Any = None) -> Move:
+def make_weight_cut(spec: ProgramSpec, prior: Any = None) -> Move:
     """Return the move that cuts all weights with delta_f ≤ 0, or the lowest of them.
 
     Args:
+        spec: What the programs are compiled for. Where prior variances are learnt, a group of
+            weights is also cut where the complexity of its precision outweighs the sum.
         prior: Prior by vector to score with. Defaults to the state's own.
     """
 
     def cut_weights(state: TrainingState, share: np.ndarray) -> Change:
         delta_f = score_weights(state, "bmr", prior=prior)
+        if spec.prior_groups is not None:
+            delta_f = _credit_groups(spec, state, delta_f)
         limit = np.zeros(len(share))
         if (share < 1).any():
             rows = join_by_run(delta_f)
@@ -84,10 +89,44 @@ def score_weights(state: TrainingState, criterion: str, *, prior: Any = None) ->
     return map_runs(score, state)
 
 
-def cut_lowest(state: TrainingState, criterion: str, counts: np.ndarray) -> Change:
+@partial(jax.jit, static_argnames=("spec",))
+def _credit_groups(spec: ProgramSpec, state: TrainingState, delta_f: Vectors) -> Vectors:
+    groups = spec.prior_groups
+    assert groups is not None
+
+    def credit(alive: Vectors, prior: Any, delta_f: Vectors) -> Vectors:
+        return credit_groups(spec.layout, groups, alive, prior, delta_f)
+
+    return map_runs(credit, state.alive, state.prior, delta_f)
+
+
+def make_budget_cut(most_weights: int, criterion: str, prior: Any = None) -> Move:
+    """Return the move that cuts the lowest weights, at most a quarter of them, down to a number.
+
+    Args:
+        most_weights: Number of weights that may stay.
+        criterion: Criterion that orders them; see `prune_scores`.
+        prior: Prior by vector to score with. Defaults to the state's own.
+    """
+
+    def cut_towards(state: TrainingState, share: np.ndarray) -> Change:
+        return cut_lowest(state, criterion, find_excess(state, most_weights), prior=prior)
+
+    return cut_towards
+
+
+def find_excess(state: TrainingState, most_weights: int) -> np.ndarray:
+    """Return, by run, how many weights to cut next on the way to a number of them."""
+    live = count_live(state)
+    return np.minimum(np.maximum(live - most_weights, 0), np.maximum(live // 4, 1))
+
+
+def cut_lowest(
+    state: TrainingState, criterion: str, counts: np.ndarray, *, prior: Any = None
+) -> Change:
     """Cut a number of weights of each run, the lowest by a criterion."""
-    delta_f = score_weights(state, "bmr")
-    scores = score_weights(state, criterion)
+    delta_f = score_weights(state, "bmr", prior=prior)
+    scores = score_weights(state, criterion, prior=prior)
     return cut_below(state, scores, delta_f, find_limits(join_by_run(scores), counts))
 
 

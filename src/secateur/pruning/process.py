@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from secateur.progress import Progress
+from secateur.pruning.budget import Budget
 from secateur.pruning.moves import Change, Move, count_live
 from secateur.trained import History, Round, make_history
 from secateur.training.checkpoint import Checkpoint
@@ -52,6 +53,8 @@ class Process:
         fingerprint: Of everything that decides how the process goes.
         extra: Function from a state to what its free energies lack, by run (see
             `secateur.update`).
+        budget: Requirements that the best state should meet. It is the one of least free energy
+            among those that meet the most of them.
     """
 
     def __init__(
@@ -65,12 +68,13 @@ class Process:
         checkpoint_path: Any = None,
         fingerprint: str = "",
         extra: Callable[[TrainingState], Any] | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self.trainer, self.runs = trainer, trainer.runs
         self._settles = trainer.recipe.cooling > 0
         self._key, self._epochs, self._progress = key, epochs, progress
         self._path, self._fingerprint, self._extra = checkpoint_path, fingerprint, extra
-        self._checkpoint = None
+        self._checkpoint, self._budget = None, budget
         if checkpoint_path is not None:
             self._checkpoint = Checkpoint(checkpoint_path, fingerprint, work="pruning")
         self.current = self.best = self.snapshot = trainer.gather(state)
@@ -81,17 +85,22 @@ class Process:
         # interruption are fewer; and where the rounds of the current attempt begin, by run.
         self.phases, self.attempts = 0, 0
         self._phases_asked, self._attempts_asked = 0, 0
+        self.attempts_over = False
         self.starts = [0] * self.runs
         self._begin_phase()
         self.first_judgement = self.judgement = self._judge(self.current)
         self.best_judgement = self.judgement
         if self._checkpoint is not None and self._restore(self._checkpoint):
             self.judgement, self.best_judgement = self._judge(self.current), self._judge(self.best)
+        self._best_grades = self._grade(self.best, self.best_judgement)
 
     @property
     def can_go_on(self) -> bool:
         """Whether there are runs for another attempt, and nobody has asked to stop."""
-        return bool(self.going.any()) and not self._progress.stopped
+        if self._attempts_asked < self.attempts:  # over before the process was interrupted
+            return True
+        is_open = bool(self.going.any()) and not self.attempts_over
+        return is_open and not self._progress.stopped
 
     def _begin_phase(self) -> None:
         # By run: the share of candidates to change, and whether the phase goes on.
@@ -99,7 +108,7 @@ class Process:
 
     # --- phases ---------------------------------------------------------------------------------
 
-    def repeat(self, name: str, move: Move, *, keep: bool = False) -> None:
+    def repeat(self, name: str, move: Move, *, keep: bool = False, once: bool = False) -> None:
         """Repeat a move until there is nothing left to change.
 
         A round that ends higher than it began, by more than noise, is undone; the next one changes
@@ -110,7 +119,8 @@ class Process:
         Args:
             name: What the move is called.
             move: What to change.
-            keep: Whether to do it once, and keep it whatever the free energy says.
+            keep: Whether to keep every round whatever the free energy says.
+            once: Whether to do it only once.
         """
         self._phases_asked += 1
         if self._phases_asked <= self.phases:  # over before the process was interrupted
@@ -123,8 +133,8 @@ class Process:
                 break
             kept = self._run_round(name, change, changed, keep)
             self.share = np.where(kept, np.minimum(1.0, 2 * self.share), self.share / 2)
-            self.active &= kept | (changed > 1)
-            if keep:
+            self.active &= kept | ((changed > 1) & (not keep))
+            if once:
                 break
             self._save()
         if self._progress.stopped:
@@ -162,6 +172,15 @@ class Process:
             return
         self.going &= lower
         self.attempts += 1
+        self._begin_phase()
+        self._save()
+
+    def end_attempts(self) -> None:
+        """Let the phases to come be for all runs again."""
+        if self.attempts_over or self._progress.stopped:
+            return
+        self.attempts_over = True
+        self.going = np.ones(self.runs, bool)
         self._begin_phase()
         self._save()
 
@@ -208,15 +227,30 @@ class Process:
                     kept=bool(kept[run]),
                     seconds=seconds,
                     history=None if records is None else make_history(self.trainer, records, run),
+                    forced=keep and not name.startswith("grow"),
                 )
             )
         self.current = _choose_states(kept, end, self.current)
         self.judgement = _choose_judgements(kept, end_judgement, before)
-        # (Of two models of the same free energy, the one with fewer weights.)
-        lower = kept & (lower_judgement.free_energies <= self.best_judgement.free_energies)
-        self.best = _choose_states(lower, lower_end, self.best)
-        self.best_judgement = _choose_judgements(lower, lower_judgement, self.best_judgement)
+        self._keep_best(kept, lower_end, lower_judgement)
         return kept
+
+    def _keep_best(self, kept: np.ndarray, state: TrainingState, judgement: Judgement) -> None:
+        """Remember a state where it is better than the best so far."""
+        grades = self._grade(state, judgement)
+        # (Of two models of the same free energy, the one with fewer weights.)
+        is_lower = judgement.free_energies <= self.best_judgement.free_energies
+        better = (grades > self._best_grades) | ((grades == self._best_grades) & is_lower)
+        better &= kept
+        self.best = _choose_states(better, state, self.best)
+        self.best_judgement = _choose_judgements(better, judgement, self.best_judgement)
+        self._best_grades = np.where(better, grades, self._best_grades)
+
+    def _grade(self, state: TrainingState, judgement: Judgement) -> np.ndarray:
+        """Return by run how much of the budget a state meets."""
+        if self._budget is None:
+            return np.zeros(self.runs, int)
+        return self._budget.grade(self.trainer, state, judgement.evaluations)
 
     def _train(
         self, start: TrainingState, title: str, *, from_scratch: bool
@@ -281,6 +315,7 @@ class Process:
             "number": self.number,
             "phases": self.phases,
             "attempts": self.attempts,
+            "attempts_over": self.attempts_over,
             "starts": self.starts,
             "rounds": [[_encode_round(r) for r in rounds] for rounds in self.rounds],
         }
@@ -303,6 +338,7 @@ class Process:
         self.share, self.active, self.going = (tree[n] for n in ("share", "active", "going"))
         self.number, self.phases = facts["number"], facts["phases"]
         self.attempts, self.starts = facts["attempts"], facts["starts"]
+        self.attempts_over = facts["attempts_over"]
         for run, rounds in enumerate(facts["rounds"]):
             self.rounds[run] = _decode_rounds(rounds, tree["histories"][run])
         return True

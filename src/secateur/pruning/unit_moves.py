@@ -11,7 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from secateur.pruning.moves import Change, Move, find_limits, remove_weights, score_weights
+from secateur.pruning.moves import (
+    Change,
+    Move,
+    find_excess,
+    find_limits,
+    remove_weights,
+    score_weights,
+)
 from secateur.structure import Units
 from secateur.training.layout import Layout, Place, Vectors
 from secateur.training.program import TrainingState, map_runs
@@ -120,3 +127,33 @@ def make_unit_cut(grouping: Grouping, prior: Any = None) -> Move:
         )
 
     return cut_units
+
+
+def make_unit_budget_cut(grouping: Grouping, most_weights: int, prior: Any = None) -> Move:
+    """Return the move that cuts the lowest units, a few at a time, down to a number of weights.
+
+    Args:
+        grouping: The units.
+        most_weights: Number of weights that may stay.
+        prior: Prior by vector to score with. Defaults to the state's own.
+    """
+
+    def cut_towards(state: TrainingState, share: np.ndarray) -> Change:
+        delta_f = score_weights(state, "bmr", prior=prior)
+        scores = score_units(state, delta_f, grouping=grouping)
+        ones = tuple(jnp.ones_like(d) for d in delta_f)
+        sizes = np.asarray(score_units(state, ones, grouping=grouping))
+        rows, excess = np.asarray(scores), find_excess(state, most_weights)
+        # Units that share weights remove fewer than the sum of their sizes; the next round goes on.
+        counts = [_count_lowest(*one) for one in zip(rows, sizes, excess, strict=True)]
+        limits = jnp.asarray(find_limits(rows, np.array(counts)), scores.dtype)
+        return _cut_units(state, scores, delta_f, limits, grouping=grouping)
+
+    return cut_towards
+
+
+def _count_lowest(scores: np.ndarray, sizes: np.ndarray, excess: int) -> int:
+    """Return how many of the lowest units have enough weights together; all that are alive."""
+    order = np.argsort(scores, kind="stable")[: int(np.isfinite(scores).sum())]
+    totals = np.cumsum(sizes[order])
+    return min(len(order), int(np.searchsorted(totals, excess)) + 1) if excess else 0

@@ -161,6 +161,7 @@ def find_dense_graph(beliefs: Any) -> DenseGraph | None:
     if not pairs or not all(isinstance(q, Normal) for pair in pairs for q in pair):
         return None
     weights = [np.asarray(w.variance) > 0 for w, _ in pairs]
+    linear = beliefs.get("linear")
     biases = [np.asarray(b.variance) > 0 for _, b in pairs]
     if any(w.ndim != 2 or b.shape != w.shape[1:] for w, b in zip(weights, biases, strict=True)):
         return None
@@ -170,6 +171,8 @@ def find_dense_graph(beliefs: Any) -> DenseGraph | None:
     leads: list[Any] = [np.ones(sizes[-1], bool)]
     for live in reversed(weights):
         leads.insert(0, (live & leads[0][None]).any(axis=1))
+    if linear is not None:
+        leads[0] = leads[0] | (np.asarray(linear.variance) > 0).any(axis=1)
     fed = [np.ones(sizes[0], bool)]
     for live, bias in zip(weights, biases, strict=True):
         fed.append((live & fed[-1][:, None]).any(axis=0) | bias)
@@ -211,18 +214,23 @@ def describe_inputs(
     ]
     cut = [False] * len(inputs)
     if graph is not None:
-        # The first matrix is the one that the inputs feed.
-        first, last = (next(a for a in arrays if a.mean.ndim == 2) for arrays in (before, after))
-        costs = np.where(last.live, last.delta_f, 0).sum(axis=1)
+        first, last = _find_input_arrays(before), _find_input_arrays(after)
+        costs = sum(np.where(a.live, a.delta_f, 0).sum(axis=1) for a in last)
         cut = (~graph.inputs_in_use).tolist()
         for index, entry in enumerate(described):
-            entry["before"] = int(first.live[index].sum())
-            entry["after"] = int(last.live[index].sum())
+            entry["before"] = int(sum(a.live[index].sum() for a in first))
+            entry["after"] = int(sum(a.live[index].sum() for a in last))
             entry["delta_f"] = round_number(costs[index])
             entry["cut"] = cut[index]
     for index, effect in _find_effects(inputs, cut, pruned, held_out, seed).items():
         described[index]["effect"] = round_number(effect)
     return described
+
+
+def _find_input_arrays(arrays: list[WeightArray]) -> list[WeightArray]:
+    """Return the matrices of a dense network that inputs feed: the first, and the linear path."""
+    matrices = [array for array in arrays if array.mean.ndim == 2]
+    return matrices[:1] + [array for array in matrices[1:] if array.path == "['linear']"]
 
 
 def _find_effects(

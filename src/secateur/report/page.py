@@ -103,7 +103,9 @@ def _name_leaves(record: dict[str, Any]) -> list[dict[str, Any]]:
     for leaf in record["leaves"]:
         keys = re.findall(r"\w+", leaf["path"])
         name = " › ".join(keys) or "weights"
-        if layers:
+        if layers and keys[0] == "linear":
+            name = "linear path: weights"
+        elif layers:
             number, kind = int(keys[1]) + 1, "biases" if keys[2] == "bias" else "weights"
             where = "output" if number == layers else f"hidden {number}"
             name = f"{where}: {kind}"
@@ -124,12 +126,12 @@ def _make_measures(record: dict[str, Any]) -> list[dict[str, Any]]:
     if not record["held_out"]:
         return []
     known = (
-        ("rmse", "root mean square error", significant, "lower is better"),
+        ("rmse", "root-mean-square error (RMSE)", significant, "lower is better"),
         ("mean_absolute_error", "mean absolute error", significant, "lower is better"),
-        ("r_squared", "share of the variance explained (R²)", lambda v: figure(v, 3),
+        ("r_squared", "R², share of the variance explained", lambda v: figure(v, 3),
          "higher is better"),
         ("accuracy", "accuracy", percent, "higher is better"),
-        ("most_frequent", "accuracy of always the most frequent class", percent, ""),
+        ("base_rate", "base rate, accuracy of the most frequent class", percent, ""),
         ("log_likelihood", "log-likelihood per row, nats", lambda v: figure(v, 3),
          "higher is better"),
         ("coverage_95", "95 % coverage", percent, "95 % is right"),

@@ -6,12 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from secateur.likelihoods import GaussianLikelihood
+from secateur.likelihoods import (
+    BernoulliLikelihood,
+    CategoricalLikelihood,
+    GaussianLikelihood,
+    Likelihood,
+)
 from secateur.predictive import Predictive
 from secateur.report.record_file import round_number, round_numbers, shorten_text
 from secateur.trained import Trained
 
-__all__ = ["describe_performance", "find_class_probabilities"]
+__all__ = ["describe_performance", "find_class_probabilities", "score_prediction"]
 
 LEVELS = np.arange(1, 20) / 20  # nominal coverage
 INTERVAL = 0.95
@@ -42,7 +47,7 @@ def describe_performance(
     predictions = {"before": fitted.predict(x), "after": pruned.predict(x)}
     figures: dict[str, Any] = {"rows": len(y), "targets": []}
     for name, prediction in predictions.items():
-        figures[name] = {"log_likelihood": round_number(np.mean(prediction.log_density(y)))}
+        figures[name] = score_prediction(prediction, y, likelihood=pruned.model.likelihood)
     if task == "classification":
         _add_classes(figures, predictions, y, targets)
     elif isinstance(pruned.model.likelihood, GaussianLikelihood):
@@ -50,7 +55,71 @@ def describe_performance(
     return figures
 
 
+def score_prediction(
+    prediction: Predictive, y: np.ndarray, *, likelihood: Likelihood
+) -> dict[str, Any]:
+    """Return how good a prediction is.
+
+    Numbers: `rmse`, `mean_absolute_error`, `r_squared` and `coverage_95`, the share of targets in
+    their central 95 % interval; with several targets, over all of them (`r_squared` is the mean of
+    theirs). Classes: `accuracy`, `base_rate` (the accuracy of the most frequent class of `y`),
+    `coverage_95` (the share of rows whose class is in the smallest set of classes of 95 %
+    probability) and `calibration_error`. Always: `log_likelihood`, in nats per row.
+
+    Args:
+        prediction: What a model says of the rows.
+        y: What the targets are.
+        likelihood: Likelihood of the model.
+    """
+    scores = {"log_likelihood": round_number(np.mean(prediction.log_density(y)))}
+    if isinstance(likelihood, CategoricalLikelihood | BernoulliLikelihood):
+        return scores | _score_classes(prediction, y)
+    if isinstance(likelihood, GaussianLikelihood):
+        own = score_targets(prediction, y)
+        errors = prediction.mean.reshape(len(y), -1) - y.reshape(len(y), -1)
+        parts = [target["r_squared"] for target in own]
+        scores |= {
+            "rmse": round_number(np.sqrt(np.square(errors).mean())),
+            "mean_absolute_error": round_number(np.abs(errors).mean()),
+            "r_squared": None if None in parts else round_number(np.mean(parts)),
+            "coverage_95": round_number(np.mean([target["coverage_95"] for target in own])),
+        }
+    return scores
+
+
 # --- numbers -------------------------------------------------------------------------------------
+
+
+def score_targets(prediction: Predictive, y: np.ndarray) -> list[dict[str, Any]]:
+    """Return `rmse`, `r_squared`, `mean_absolute_error` and `coverage_95` of every target.
+
+    R² = 1 − Σ (y − mean)² / Σ (y − ȳ)², with ȳ the mean of the rows that are judged; it is None
+    where they are all alike.
+
+    Args:
+        prediction: What a model says of the rows.
+        y: What the targets are, of shape (rows, targets).
+    """
+    columns = y.astype(np.float64).reshape(len(y), -1)
+    errors = prediction.mean.reshape(columns.shape) - columns
+    levels = _find_levels(prediction, y)
+    scores = []
+    for own, error, level in zip(columns.T, errors.T, levels.T, strict=True):
+        square, variance = np.square(error).mean(), own.var()
+        scores.append(
+            {
+                "rmse": round_number(np.sqrt(square)),
+                "r_squared": round_number(1 - square / variance) if variance else None,
+                "mean_absolute_error": round_number(np.abs(error).mean()),
+                "coverage_95": round_number((level <= INTERVAL).mean()),
+            }
+        )
+    return scores
+
+
+def _find_levels(prediction: Predictive, y: np.ndarray) -> np.ndarray:
+    """Return the level of the smallest central interval that holds each observation."""
+    return np.abs(2 * prediction.cdf(y).reshape(len(y), -1) - 1)
 
 
 def _add_numbers(
@@ -59,34 +128,18 @@ def _add_numbers(
     y: np.ndarray,
     targets: list[dict[str, Any]],
 ) -> None:
-    rows = len(y)
-    columns = y.astype(np.float64).reshape(rows, -1)
-    baseline = np.square(columns - columns.mean(axis=0)).mean()
-    errors, coverages = {}, {}
-    for name, prediction in predictions.items():
-        errors[name] = prediction.mean.reshape(rows, -1) - columns
-        # The level of the smallest central interval that holds each observation.
-        below = prediction.cdf(y).reshape(rows, -1)
-        coverages[name] = np.abs(2 * below - 1)
-        square = np.square(errors[name]).mean()
-        figures[name] |= {
-            "rmse": round_number(np.sqrt(square)),
-            "mean_absolute_error": round_number(np.abs(errors[name]).mean()),
-            "r_squared": round_number(1 - square / baseline) if baseline else None,
-            "coverage_95": round_number((coverages[name] <= INTERVAL).mean()),
-        }
-    points = _make_points(predictions["after"], columns)
+    scores = {name: score_targets(prediction, y) for name, prediction in predictions.items()}
+    levels = {name: _find_levels(prediction, y) for name, prediction in predictions.items()}
+    points = _make_points(predictions["after"], y.astype(np.float64).reshape(len(y), -1))
     for index, target in enumerate(targets[:MAX_TARGETS]):
         entry: dict[str, Any] = {
             "name": shorten_text(target["name"]),
             "levels": round_numbers(LEVELS),
         }
         for name in predictions:
-            covered = coverages[name][:, index, None] <= LEVELS
-            entry[name] = {
-                "rmse": round_number(np.sqrt(np.square(errors[name][:, index]).mean())),
-                "coverage": round_numbers(covered.mean(axis=0)),
-            }
+            covered = levels[name][:, index, None] <= LEVELS
+            coverage = {"coverage": round_numbers(covered.mean(axis=0))}
+            entry[name] = scores[name][index] | coverage
         entry["points"] = {
             name: round_numbers(values if values.ndim == 1 else values[:, index])
             for name, values in points.items()
@@ -120,6 +173,19 @@ def find_class_probabilities(prediction: Predictive) -> np.ndarray:
     return np.stack([1 - is_one, is_one], axis=1)
 
 
+def _score_classes(prediction: Predictive, y: np.ndarray) -> dict[str, Any]:
+    labels = y.reshape(-1).astype(int)
+    probabilities = find_class_probabilities(prediction)
+    is_right = probabilities.argmax(axis=1) == labels
+    calibration_error = _find_calibration_error(probabilities.max(axis=1), is_right)
+    return {
+        "accuracy": round_number(is_right.mean()),
+        "base_rate": round_number(np.bincount(labels).max() / len(labels)),
+        "coverage_95": round_number(find_likely_sets(probabilities, labels, INTERVAL).mean()),
+        "calibration_error": round_number(calibration_error),
+    }
+
+
 def _add_classes(
     figures: dict[str, Any],
     predictions: dict[str, Predictive],
@@ -132,18 +198,10 @@ def _add_classes(
     for name, prediction in predictions.items():
         probabilities = find_class_probabilities(prediction)
         choices, confidence = probabilities.argmax(axis=1), probabilities.max(axis=1)
-        is_right = choices == labels
-        is_likely = find_likely_sets(probabilities, labels, INTERVAL)
-        figures[name] |= {
-            "accuracy": round_number(is_right.mean()),
-            "most_frequent": round_number(np.bincount(labels).max() / len(labels)),
-            "coverage_95": round_number(is_likely.mean()),
-            "calibration_error": round_number(_find_calibration_error(confidence, is_right)),
-        }
         table = np.zeros((len(classes), len(classes)), int)
         np.add.at(table, (labels, choices), 1)
         entry[name] = {
-            "bins": _make_bins(confidence, is_right),
+            "bins": _make_bins(confidence, choices == labels),
             "confusion": table.tolist() if len(classes) <= MAX_CLASSES else None,
         }
     figures["targets"].append(entry)

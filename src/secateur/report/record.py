@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -37,6 +38,8 @@ def make_record(
     *,
     fitted: Trained,
     pruned: Trained,
+    candidates: list[dict[str, Any]] | None = None,
+    caveats: Sequence[str] = (),
     inputs: list[dict[str, Any]],
     targets: list[dict[str, Any]],
     task: str,
@@ -52,6 +55,8 @@ def make_record(
     Args:
         fitted: The model before pruning.
         pruned: The model after pruning.
+        candidates: Structures that the model was chosen from; see `secateur.selection`.
+        caveats: What a user should know of the model, in sentences.
         inputs: For every input of the network, in order, its `name`, the `column` of the table that
             it was made from, and its `kind`: "number", "boolean" or "category".
         targets: For every target its `name` and, if it is a class, its `classes`.
@@ -109,6 +114,8 @@ def make_record(
         "energy": {"before": _describe_energy(fitted), "after": _describe_energy(pruned)},
         "history": describe_history(pruned),
         "rounds": _describe_rounds(pruned),
+        "candidates": to_plain(candidates or []),
+        "caveats": list(caveats),
         "leaves": describe_weights(before, after),
         "network": graph
         and {"sizes": graph.sizes, "used": [layer.astype(int).tolist() for layer in graph.used]},

@@ -14,15 +14,16 @@ import numpy as np
 __all__ = ["FORMAT", "VERSION", "RecordError", "read_record"]
 
 FORMAT = "secateur run"
-VERSION = 2
+VERSION = 3
 # Significant digits of numbers, and of the weights, of which there are many.
 DIGITS, WEIGHT_DIGITS = 7, 5
 MAX_TEXT = 200
 
 _PARTS: dict[str, Any] = {
-    "command": str, "created": str, "data": dict, "energy": dict, "history": dict, "inputs": list,
-    "leaves": list, "model": dict, "rounds": list, "seconds": (int, float, type(None)),
-    "settings": dict, "targets": list, "task": str, "weights": dict,
+    "candidates": list, "caveats": list, "command": str, "created": str, "data": dict,
+    "energy": dict, "history": dict, "inputs": list, "leaves": list, "model": dict, "rounds": list,
+    "seconds": (int, float, type(None)), "settings": dict, "targets": list, "task": str,
+    "weights": dict,
 }  # fmt: skip
 
 

@@ -26,15 +26,23 @@ class RunSettings:
 
     Attributes:
         task: "regression" or "classification", or None to let the target decide.
-        hidden: Number of units of every hidden layer; empty for a linear model.
+        hidden: Number of units of every hidden layer; empty for a linear model. None lets the free
+            energy choose among structures; see `secateur.selection`.
         inference: "moments", "local" or "global".
+        learn_priors: Which prior variances to learn: "inputs", "leaves", or None for none.
+        noise_prior: Shape and rate of the Gamma prior of the noise's precision, in units of the
+            standardised target, or None for the recipe's.
         what: What to prune: "weights", "units" or "both".
         grow: Whether weights may come back.
+        most_weights: Largest number of weights of the pruned network, or None.
+        least_accuracy: Smallest share of right answers on the held-out rows, or None.
+        most_rmse: Largest root-mean-square error on the held-out rows, or None.
         seed: Seed of everything random.
         restarts: Number of initialisations to train side by side.
         minutes: Maximum duration of the whole run, or None.
         held_out: Share of the rows that training does not see.
         missing: What to do with missing values: "error", "drop" or "mean".
+        dates: What to do with dates: "error" or "parts".
         drop: Columns not to use.
         epochs: Maximum number of epochs of the training, and of each one between rounds of pruning.
         batch_size: Number of rows in a step, or None to choose by the number of rows.
@@ -43,15 +51,21 @@ class RunSettings:
     """
 
     task: str | None = None
-    hidden: tuple[int, ...] = (50,)
+    hidden: tuple[int, ...] | None = None
     inference: str = "moments"
+    learn_priors: str | None = "inputs"
+    noise_prior: tuple[float, float] | None = None
     what: str = "weights"
     grow: bool = False
+    most_weights: int | None = None
+    least_accuracy: float | None = None
+    most_rmse: float | None = None
     seed: int = 0
     restarts: int = 1
     minutes: float | None = None
     held_out: float = 0.2
     missing: str = "error"
+    dates: str = "error"
     drop: tuple[str, ...] = ()
     epochs: int | None = None
     batch_size: int | None = None
@@ -68,7 +82,12 @@ class RunSettings:
     def describe(self) -> dict[str, Any]:
         """Return the settings for people to read, without those that were left open."""
         values = asdict(self)
-        values["hidden"] = ", ".join(map(str, self.hidden)) or "none"
+        if self.hidden is None:
+            values["hidden"] = "chosen by free energy"
+        else:
+            values["hidden"] = ", ".join(map(str, self.hidden)) or "none"
+        if self.noise_prior is not None:
+            values["noise_prior"] = "Gamma({:g}, {:g})".format(*self.noise_prior)
         values["drop"] = ", ".join(self.drop)
         return {name: value for name, value in values.items() if value not in (None, "", False)}
 

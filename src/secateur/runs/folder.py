@@ -18,7 +18,7 @@ __all__ = ["FILES", "FolderError", "RunFolder"]
 FILES = ("model.safetensors", "unpruned.safetensors", "report.html", "run.json")
 _CHECKPOINT = "checkpoint"
 _UNFINISHED = ".unfinished"
-_RESUME = Remedy("resume", True, "continues it")
+_RESUME = Remedy("resume", True, "continues it", is_advised=True)
 _FORCE = Remedy("force", True, "replaces it")
 
 
@@ -142,7 +142,7 @@ class RunFolder:
             raise FolderError(f"there is no folder {self.path}.")
         if self.is_interrupted:
             raise FolderError(
-                f"{self.path} holds no model yet: its run was interrupted. Finish it first.",
-                _RESUME,
+                f"{self.path} holds no model yet: its run was interrupted. Finish the fit first, "
+                "which can be resumed."
             )
         raise FolderError(f"{self.path} holds no model of a run.")

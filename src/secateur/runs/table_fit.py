@@ -15,8 +15,12 @@ import numpy as np
 
 import secateur as sc
 from secateur import report
+from secateur.caveats import find_caveats
+from secateur.distributions import Gamma
+from secateur.remedies import Remedy, UsageError
 from secateur.runs.controls import RunClock, RunSettings
 from secateur.runs.folder import RunFolder
+from secateur.selection import STRUCTURES, Structure, select_structure
 from secateur.tables import EncodedTable, encode_table, read_table
 
 __all__ = ["FinishedRun", "Split", "fit_table", "split_rows"]
@@ -79,15 +83,18 @@ def fit_table(
     say(_describe_sizes(table, len(split.training[1]), settings))
     with clock:
         try:
-            fitted, pruned = _train(table, split.training, settings, folder, clock, progress)
+            candidate, candidates = _train(table, split, settings, folder, clock, progress)
         except (sc.FitError, ValueError):
             if not resume:  # a checkpoint of an earlier run stays
                 folder.remove_checkpoint()
             raise
-    encoding = table.encoding
+    encoding, (fitted, pruned) = table.encoding, candidate
+    caveats = find_caveats(pruned, split.training)
     record = report.make_record(
         fitted=fitted,
         pruned=pruned,
+        candidates=candidates,
+        caveats=caveats,
         inputs=encoding.inputs,
         targets=[{"name": t.name, "classes": t.classes} for t in encoding.targets],
         task=encoding.task,
@@ -124,6 +131,7 @@ def _read_table(
         targets,
         task=settings.task,
         missing=settings.missing,
+        dates=settings.dates,
         drop=settings.drop,
         max_categories=settings.max_categories,
         texts=texts,
@@ -132,7 +140,8 @@ def _read_table(
 
 def _describe_sizes(table: EncodedTable, training_rows: int, settings: RunSettings) -> str:
     encoding = table.encoding
-    layers = " → ".join(map(str, (table.x.shape[1], *settings.hidden, encoding.outputs)))
+    hidden = ("?",) if settings.hidden is None else settings.hidden
+    layers = " → ".join(map(str, (table.x.shape[1], *hidden, encoding.outputs)))
     held_out = len(table.y) - training_rows
     return (
         f"{training_rows:,} rows to learn from, {held_out:,} held out; {len(encoding.columns)} "
@@ -178,48 +187,83 @@ def split_rows(table: EncodedTable, settings: RunSettings) -> Split:
     return Split(training, held_out)
 
 
+def _make_requirements(
+    task: str, held_out: tuple[np.ndarray, np.ndarray] | None, settings: RunSettings
+) -> dict[str, Any]:
+    """Return the options of `prune` that say what its result has to meet.
+
+    Raises:
+        UsageError: They say nothing of the targets, or there are no held-out rows.
+    """
+    accuracy, rmse = settings.least_accuracy, settings.most_rmse
+    requirements = {"most_weights": settings.most_weights}
+    if accuracy is None and rmse is None:
+        return requirements
+    if accuracy is not None and (task != "classification" or rmse is not None):
+        raise UsageError(
+            "A least accuracy is for one target with classes.",
+            Remedy("most_rmse", "ERROR", "is for targets that are numbers"),
+        )
+    if rmse is not None and task == "classification":
+        raise UsageError(
+            "A largest root-mean-square error is for targets that are numbers.",
+            Remedy("least_accuracy", "SHARE", "is for classes"),
+        )
+    if held_out is None:
+        raise UsageError(
+            "Accuracy and root-mean-square error are measured on held-out rows, and there are "
+            "none.",
+            Remedy("held_out", 0.2, "holds out a fifth of the rows"),
+        )
+    return {
+        **requirements,
+        "held_out": held_out,
+        "least_accuracy": accuracy,
+        "most_rmse": rmse,
+    }
+
+
 def _train(
     table: EncodedTable,
-    data: tuple[np.ndarray, np.ndarray],
+    split: Split,
     settings: RunSettings,
     folder: RunFolder,
     clock: RunClock,
     progress: bool,
-) -> tuple[sc.Trained, sc.Trained]:
-    """Return a dense network as trained and as pruned; checkpoints go to the folder."""
-    encoding = table.encoding
-    network = sc.networks.Dense(
-        inputs=table.x.shape[1], hidden=settings.hidden, outputs=encoding.outputs
-    )
-    has_classes = encoding.task == "classification"
-    init_key, fit_key, prune_key = jax.random.split(jax.random.key(settings.seed), 3)
-    model = sc.BayesianModel(
-        network,
-        network.init(init_key),
-        likelihood=sc.CategoricalLikelihood() if has_classes else sc.GaussianLikelihood(),
-        inference=settings.inference,
-    )
-    fitted = sc.fit(
-        model,
+) -> tuple[tuple[sc.Trained, sc.Trained], list[dict[str, Any]]]:
+    """Return a dense network as trained and as pruned, and what it was chosen from.
+
+    Checkpoints go to the folder.
+    """
+    encoding, data = table.encoding, split.training
+    likelihood: Any = sc.CategoricalLikelihood()
+    if encoding.task != "classification":
+        prior = settings.noise_prior and Gamma(*settings.noise_prior)
+        likelihood = sc.GaussianLikelihood(prior)
+    structures: tuple[Structure, ...] = STRUCTURES
+    if settings.hidden is not None:
+        structures = (Structure(settings.hidden, linear_path=not settings.hidden),)
+    selection = select_structure(
         data,
-        key=fit_key,
+        outputs=encoding.outputs,
+        likelihood=likelihood,
+        key=jax.random.key(settings.seed),
+        structures=structures,
+        inference=settings.inference,
+        learn_priors=settings.learn_priors,
+        restarts=settings.restarts,
         epochs=settings.epochs,
         batch_size=settings.choose_batch_size(len(data[1])),
-        restarts=settings.restarts,
-        checkpoint=folder.checkpoint("fit"),
+        prune_options={
+            "what": settings.what,
+            "grow": settings.grow,
+            "epochs": settings.epochs,
+            **_make_requirements(encoding.task, split.held_out, settings),
+        },
+        checkpoint=folder.checkpoint,
         progress=progress,
-        callback=clock.make_callback(*_FIT_TIME),
+        callbacks=(clock.make_callback(*_FIT_TIME), clock.make_callback(*_PRUNE_TIME)),
     )
     clock.check()
-    pruned = sc.prune(
-        fitted,
-        data,
-        key=prune_key,
-        what=settings.what,
-        grow=settings.grow,
-        epochs=settings.epochs,
-        checkpoint=folder.checkpoint("prune"),
-        progress=progress,
-        callback=clock.make_callback(*_PRUNE_TIME),
-    )
-    return fitted, pruned
+    best = selection.best
+    return (best.fitted, best.pruned), selection.table()

@@ -2,186 +2,68 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from secateur.remedies import Remedy, UsageError
+from secateur.remedies import Remedy
+from secateur.tables.cells import (
+    TRUTHS,
+    TableError,
+    find_missing,
+    make_column_error,
+    number_rows,
+    quote_names,
+    to_numbers,
+    to_texts,
+    to_truths,
+    try_numbers,
+)
+from secateur.tables.dates import (
+    WEEKDAYS,
+    are_dates,
+    compute_parts,
+    find_date_format,
+    find_weekdays,
+    read_dates,
+)
 
-__all__ = ["MAX_CATEGORIES", "Column", "TableError"]
+__all__ = ["DATES", "MAX_CATEGORIES", "Column"]
+
+# What may be done with dates.
+DATES = ("error", "parts")
 
 # Default of the number of different texts that a column of categories may have.
 MAX_CATEGORIES = 50
-# Squares of larger numbers, which standardising needs, come near the end of float64.
-_LARGEST = 1e100
 _NUMBERS = {"integer", "floating", "mixed-integer-float", "decimal"}
-_DATES = {"datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period"}
-_TRUTHS = {"true": 1.0, "false": 0.0}
-_DATE = re.compile(
-    r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([T ].*)?"  # 2024-01-31, 31.1.2024, 1/31/24 10:15
-    r"|\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?"  # 10:15
-    r"|(\d{1,2}[-. ]+)?(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*[-,. ]+\d[\d, ]*",
-    re.IGNORECASE,
-)
-
-
-class TableError(UsageError):
-    """A table cannot be used as it is; the message names the column and says what would help."""
-
-
-# --- words for messages ---------------------------------------------------------------------------
-
-
-def quote_names(names: Sequence[Any], limit: int = 5) -> str:
-    """Return names for a sentence, the first few of them."""
-    shown = ", ".join(repr(_shorten(str(name))) for name in names[:limit])
-    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
-
-
-def number_rows(positions: Any, limit: int = 5) -> str:
-    """Return row numbers for a sentence: from 1, the header not counted."""
-    shown = ", ".join(str(int(p) + 1) for p in positions[:limit])
-    more = "" if len(positions) <= limit else f" and {len(positions) - limit} more"
-    return f"row{'s' if len(positions) > 1 else ''} {shown}{more}"
-
-
-def make_column_error(name: str, role: str, problem: str, *remedies: Remedy) -> TableError:
-    """Return the error for a column that cannot be used.
-
-    Args:
-        name: Name of the column.
-        role: "column" or "target".
-        problem: What is wrong with it, as the rest of a sentence, and further sentences.
-        remedies: Arguments that would help, beside leaving the column out.
-    """
-    if role == "target":
-        return TableError(f"target {name!r} {problem} Or choose another target.", *remedies)
-    drop = Remedy("drop", [name], "leaves the column out")
-    return TableError(f"column {name!r} {problem}", drop, *remedies)
-
-
-def _shorten(text: str, limit: int = 60) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-# --- values ---------------------------------------------------------------------------------------
-
-
-def find_missing(values: pd.Series) -> np.ndarray:
-    """Return where there is no value: empty, blank or one of the words pandas knows for that."""
-    is_missing = values.isna().to_numpy(bool)
-    if _has_texts(values):
-        is_blank = values[~is_missing].astype(str).str.strip() == ""
-        is_missing = is_missing.copy()
-        is_missing[np.flatnonzero(~is_missing)] = is_blank.to_numpy(bool)
-    return is_missing
-
-
-def to_numbers(name: str, values: pd.Series, *, role: str = "column") -> np.ndarray:
-    """Return a column as float64, with nan where a value is missing.
-
-    Args:
-        name: Name of the column, for messages.
-        values: The column.
-        role: "column" or "target", for messages.
-
-    Raises:
-        TableError: A value is not a number, is infinite, or is too large to compute with.
-    """
-    numbers, is_strange = try_numbers(values)
-    places = values.index[is_strange]
-    if len(places):
-        raise make_column_error(
-            name,
-            role,
-            f"holds numbers, but not in {number_rows(places)}: {quote_names([values[places[0]]])}. "
-            "Correct that, or leave it empty.",
-        )
-    places = values.index[np.isinf(numbers)]
-    if len(places):
-        problem = f"is infinite in {number_rows(places)}. Correct that, or leave it empty."
-        raise make_column_error(name, role, problem)
-    places = values.index[np.abs(numbers) > _LARGEST]
-    if len(places):
-        problem = (
-            f"is beyond ±{_LARGEST:g} in {number_rows(places)}, which is too large to compute "
-            "with. Use larger units."
-        )
-        raise make_column_error(name, role, problem)
-    return numbers
-
-
-def try_numbers(values: pd.Series) -> tuple[np.ndarray, np.ndarray]:
-    """Return a column as float64, and where there is a value that is not a number."""
-    is_missing = find_missing(values)
-    if _has_texts(values):
-        values = values.where(~is_missing, None)
-    try:
-        numbers = pd.to_numeric(values, errors="coerce").to_numpy(np.float64, na_value=np.nan)
-    except (TypeError, ValueError):  # lists and other things that are not single values
-        numbers = np.full(len(values), np.nan)
-    return numbers, np.isnan(numbers) & ~is_missing
-
-
-def to_truths(name: str, values: pd.Series) -> np.ndarray:
-    """Return a column of booleans (or of 0 and 1) as float64, with nan where a value is missing.
-
-    Raises:
-        TableError: A value is neither true nor false.
-    """
-    is_missing = find_missing(values)
-    words = _TRUTHS | {"1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0}
-    truths = np.full(len(values), np.nan)
-    present = values[~is_missing].map(lambda v: words.get(str(v).strip().lower(), np.nan))
-    truths[~is_missing] = present.to_numpy(np.float64)
-    strange = np.flatnonzero(np.isnan(truths) & ~is_missing)
-    if len(strange):
-        raise TableError(
-            f"column {name!r} holds true and false, but {quote_names([values.iloc[strange[0]]])} "
-            f"in {number_rows(values.index[strange])}. Correct that, or leave it empty."
-        )
-    return truths
-
-
-def to_texts(values: pd.Series) -> np.ndarray:
-    """Return a column as texts without blanks around them, with None where a value is missing."""
-    is_missing = find_missing(values)
-    texts = np.full(len(values), None, object)
-    texts[~is_missing] = values[~is_missing].map(write_value).to_numpy(object)
-    return texts
-
-
-def write_value(value: Any) -> str:
-    """Return a value as text: a text without blanks around it, a whole number without decimals."""
-    if isinstance(value, float | np.floating):
-        number = float(value)
-        if number.is_integer() and abs(number) < 1e15:
-            return str(int(number))
-    return str(value).strip()
-
-
-def _has_texts(values: pd.Series) -> bool:
-    return values.dtype == object or isinstance(values.dtype, pd.StringDtype | pd.CategoricalDtype)
+_DATES = {"datetime64", "datetime", "date", "time"}
+_DURATIONS = {"timedelta64", "timedelta", "period"}
+# Parts of dates that differ by less than this are the same; sines have rounding errors.
+_SAME = 1e-9
 
 
 # --- kinds ----------------------------------------------------------------------------------------
 
 
 def find_kind(
-    name: str, values: pd.Series, *, max_categories: int = MAX_CATEGORIES, role: str = "column"
+    name: str,
+    values: pd.Series,
+    *,
+    max_categories: int = MAX_CATEGORIES,
+    role: str = "column",
+    dates: str = "error",
 ) -> str:
-    """Return "number", "boolean" or "category".
+    """Return "number", "boolean", "category" or "date".
 
     Args:
         name: Name of the column, for messages.
         values: The column; some value must be there.
         max_categories: Maximum number of different texts in a column of categories.
         role: "column" or "target", for messages.
+        dates: "error", or "parts" if dates are allowed.
 
     Raises:
         TableError: The column holds dates, free text, or something else that cannot be used.
@@ -196,26 +78,33 @@ def find_kind(
     if dtype in _NUMBERS:
         to_numbers(name, values, role=role)
         return "number"
-    if dtype in _DATES:
-        raise _make_date_error(name, role, str(values.dropna().iloc[0]))
+    if dtype in _DATES and dates == "parts":
+        return "date"
+    if dtype in _DATES | _DURATIONS:
+        example = str(values.dropna().iloc[0])
+        raise _make_date_error(name, role, example, is_duration=dtype in _DURATIONS)
     if dtype not in ("string", "categorical", "mixed-integer", "mixed", "empty"):
         problem = f"holds values of the kind {dtype!r}. Supported: numbers, booleans and texts."
         raise make_column_error(name, role, problem)
     if not values.dropna().map(lambda v: isinstance(v, str | int | float | bool)).all():
         raise make_column_error(name, role, "holds values that are neither numbers nor texts.")
-    return _find_kind_of_texts(name, values, max_categories, role)
+    return _find_kind_of_texts(name, values, max_categories, role, dates)
 
 
-def _find_kind_of_texts(name: str, values: pd.Series, max_categories: int, role: str) -> str:
+def _find_kind_of_texts(
+    name: str, values: pd.Series, max_categories: int, role: str, dates: str
+) -> str:
     _, is_strange = try_numbers(values)
     if not is_strange.any():
         to_numbers(name, values, role=role)
         return "number"
     is_present = ~find_missing(values)
     distinct = sorted(set(to_texts(values)[is_present]))
-    if all(text.lower() in _TRUTHS for text in distinct):
+    if all(text.lower() in TRUTHS for text in distinct):
         return "boolean"
-    if _are_dates(distinct[:1000]):
+    if are_dates(distinct[:1000]):
+        if dates == "parts":
+            return "date"
         raise _make_date_error(name, role, distinct[0])
     if is_strange.sum() < 0.5 * is_present.sum() and len(distinct) > 10:
         to_numbers(name, values, role=role)  # raises an error that says what is not a number
@@ -228,27 +117,31 @@ def _find_kind_of_texts(name: str, values: pd.Series, max_categories: int, role:
             f"holds {len(distinct)} different texts, {examples}; that is free text, or too many "
             f"categories (at most {max_categories}).",
             Remedy("max_categories", len(distinct), "allows as many"),
+            advise_drop=True,
         )
     if len(distinct) > max(2, rows // 2):
         problem = (
             f"holds {len(distinct)} different texts in {rows} rows, {examples}; these are names or "
             "free text rather than categories."
         )
-        raise make_column_error(name, role, problem)
+        raise make_column_error(name, role, problem, advise_drop=True)
     return "category"
 
 
-def _are_dates(distinct: list[str]) -> bool:
-    """Whether most of some texts are dates or times of day."""
-    return sum(_DATE.fullmatch(text) is not None for text in distinct) > 0.8 * len(distinct)
-
-
-def _make_date_error(name: str, role: str, example: str) -> TableError:
+def _make_date_error(
+    name: str, role: str, example: str, *, is_duration: bool = False
+) -> TableError:
+    kind = "durations or periods" if is_duration else "dates or times"
     problem = (
-        f"holds dates or times, such as {example!r}. Turn them into numbers that mean something "
-        "here, such as days since an event or the month."
+        f"holds {kind}, such as {example!r}. Turn them into numbers that mean something here, such "
+        "as days since an event."
     )
-    return make_column_error(name, role, problem)
+    if is_duration or role == "target":
+        return make_column_error(name, role, problem)
+    effect = "turns them into year, day of the year, weekday and time"
+    parts = Remedy("dates", "parts", effect, is_advised=True)
+    drop = Remedy("drop", [name], "leaves the column out")
+    return TableError(f"column {name!r} {problem}", parts, drop)
 
 
 # --- inputs ---------------------------------------------------------------------------------------
@@ -260,26 +153,35 @@ class Column:
 
     Attributes:
         name: Name in the header.
-        kind: "number", "boolean" or "category".
-        categories: Texts of a category, sorted. Two of them make one input, more one input each.
-        fill: Mean of the numbers, or the most frequent category, of the rows it was made from.
+        kind: "number", "boolean", "category", "date", or "presence" for a column with only one
+            value, of which it only matters whether it is there.
+        categories: Texts of a category, sorted, or the weekdays of a date. Two of them make one
+            input, more one input each.
+        fill: What missing values are replaced by: the mean of the numbers, the most frequent
+            category, or the means of a date's inputs, of the rows that the column was made from.
         limits: Least and largest number of these rows, or None where there are no numbers.
+        has_indicator: Whether a last input is 1 where the value is missing, and else 0.
+        date_format: Format of a date as for `strptime`, without that of the time.
+        parts: Numbers that a date becomes; see `secateur.tables.dates.compute_parts`.
     """
 
     name: str
     kind: str
     categories: tuple[str, ...] = ()
-    fill: float | str | None = None
+    fill: float | str | tuple[float, ...] | None = None
     limits: tuple[float, float] | None = None
-
-    def __post_init__(self) -> None:
-        if self.limits is not None:  # a list, where it comes from JSON
-            object.__setattr__(self, "limits", tuple(self.limits))
+    has_indicator: bool = False
+    date_format: str = ""
+    parts: tuple[str, ...] = ()
 
     @classmethod
-    def from_values(cls, name: str, values: pd.Series, max_categories: int) -> Column | None:
+    def from_values(
+        cls, name: str, values: pd.Series, max_categories: int, dates: str = "error"
+    ) -> Column | None:
         """Return what a column is, or None if it has only one value."""
-        kind = find_kind(name, values, max_categories=max_categories)
+        kind = find_kind(name, values, max_categories=max_categories, dates=dates)
+        if kind == "date":
+            return cls._from_dates(name, values)
         if kind == "category":
             counts = Counter(text for text in to_texts(values) if text is not None)
             if len(counts) == 1:
@@ -291,13 +193,57 @@ class Column:
             return None
         return cls(name, kind, fill=float(np.nanmean(numbers)), limits=limits)
 
+    @classmethod
+    def _from_dates(cls, name: str, values: pd.Series) -> Column | None:
+        """Return a column with the parts of its dates that differ between rows."""
+        date_format = find_date_format(name, values)
+        dates = read_dates(name, values, date_format)
+        present = dates[~dates.isna()]
+        parts = tuple(part for part, v in compute_parts(present).items() if np.ptp(v) > _SAME)
+        # Weekdays say nothing of dates that are weeks or months apart.
+        gaps = np.diff(np.unique(present.normalize().to_numpy()))
+        is_daily = bool(np.any(gaps < np.timedelta64(7, "D")))
+        weekdays = set(find_weekdays(present)) if is_daily else set()
+        categories = tuple(day for day in WEEKDAYS if day in weekdays)
+        if not parts and not categories:
+            return None
+        column = cls(name, "date", categories, date_format=date_format, parts=parts)
+        means = np.nanmean(column.encode(values, fill=False), axis=0)
+        return replace(column, fill=tuple(means.tolist()))
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Column:
+        """Return a column from the dict that its fields make, with lists for tuples."""
+        fields: dict[str, Any] = {
+            name: tuple(field) if isinstance(field, list) else field
+            for name, field in value.items()
+        }
+        return cls(**fields)
+
+    @property
+    def _shown_categories(self) -> tuple[str, ...]:
+        return self.categories[1:] if len(self.categories) == 2 else self.categories
+
     @property
     def inputs(self) -> list[str]:
         """Return the names of the inputs that it makes."""
-        if self.kind != "category":
-            return [self.name]
-        shown = self.categories[1:] if len(self.categories) == 2 else self.categories
-        return [f"{self.name}={category}" for category in shown]
+        if self.kind == "category":
+            names = [f"{self.name}={category}" for category in self._shown_categories]
+        elif self.kind == "date":
+            names = [f"{self.name} {part}" for part in self.parts]
+            names += [f"{self.name} weekday={day}" for day in self._shown_categories]
+        else:
+            names = [] if self.kind == "presence" else [self.name]
+        return [*names, f"{self.name} is missing"] if self.has_indicator else names
+
+    @property
+    def input_kinds(self) -> list[str]:
+        """Return the kind of each input: "number", "boolean" or "category"."""
+        if self.kind == "date":
+            kinds = len(self.parts) * ["number"] + len(self._shown_categories) * ["category"]
+        else:
+            kinds = (len(self.inputs) - self.has_indicator) * [self.kind]
+        return [*kinds, "boolean"] if self.has_indicator else kinds
 
     def encode(self, values: pd.Series, *, fill: bool) -> np.ndarray:
         """Return the inputs, of shape (rows, inputs), with nan where a value is missing.
@@ -309,35 +255,55 @@ class Column:
         Raises:
             TableError: Values are not of the kind that they were when the encoding was made.
         """
-        if self.kind == "category":
-            codes = self._find_codes(values, fill)
-            hot = np.full((len(codes), len(self.categories)), np.nan)
-            hot[codes >= 0] = np.eye(len(self.categories))[codes[codes >= 0]]
-            return hot[:, 1:] if len(self.categories) == 2 else hot
-        convert = to_numbers if self.kind == "number" else to_truths
-        numbers = convert(self.name, values)
-        if fill and np.isnan(numbers).any():
-            if not isinstance(self.fill, int | float):
-                raise TableError(
-                    f"column {self.name!r} has missing values, and the model does not know its "
-                    "mean. Fill them in.",
-                    Remedy("missing", "drop", "leaves such rows out"),
-                )
-            numbers = np.where(np.isnan(numbers), float(self.fill), numbers)
-        return numbers[:, None]
+        inputs = self._encode_values(values, fill)
+        if self.has_indicator:
+            inputs = np.column_stack([inputs, find_missing(values).astype(np.float64)])
+        return inputs
 
-    def _find_codes(self, values: pd.Series, fill: bool) -> np.ndarray:
-        labels = to_texts(values)
+    def _encode_values(self, values: pd.Series, fill: bool) -> np.ndarray:
+        if self.kind == "presence":
+            return np.empty((len(values), 0))
+        if self.kind == "category":
+            labels = to_texts(values)
+            if fill:
+                labels[find_missing(values)] = self.fill
+            return self._encode_labels(labels, values)
+        if self.kind == "date":
+            dates = read_dates(self.name, values, self.date_format)
+            parts = compute_parts(dates)
+            numbers = np.array([parts[part] for part in self.parts], np.float64)
+            numbers = numbers.reshape(len(self.parts), len(values)).T
+            if self.categories:
+                days = self._encode_labels(find_weekdays(dates), values, "dates on ")
+                numbers = np.column_stack([numbers, days])
+        else:
+            convert = to_numbers if self.kind == "number" else to_truths
+            numbers = convert(self.name, values)[:, None]
+        return self._replace_missing(numbers) if fill else numbers
+
+    def _replace_missing(self, numbers: np.ndarray) -> np.ndarray:
+        if not np.isnan(numbers).any():
+            return numbers
+        if self.fill is None or isinstance(self.fill, str):
+            raise TableError(
+                f"column {self.name!r} has missing values, and the model does not know its "
+                "mean. Fill them in.",
+                Remedy("missing", "drop", "leaves such rows out"),
+            )
+        return np.where(np.isnan(numbers), np.asarray(self.fill, np.float64), numbers)
+
+    def _encode_labels(self, labels: np.ndarray, values: pd.Series, kind: str = "") -> np.ndarray:
+        """Return one input for each category that is shown, with nan where a label is None."""
         is_missing = np.array([label is None for label in labels], bool)
-        if fill:
-            labels[is_missing] = self.fill
         codes = pd.Index(self.categories, dtype=object).get_indexer(labels)
-        unseen = np.flatnonzero((codes < 0) & ~(is_missing & (not fill)))
+        unseen = np.flatnonzero((codes < 0) & ~is_missing)
         if len(unseen):
             raise TableError(
-                f"column {self.name!r} holds {quote_names(sorted(set(labels[unseen])))} in "
+                f"column {self.name!r} holds {kind}{quote_names(sorted(set(labels[unseen])))} in "
                 f"{number_rows(values.index[unseen])}, which the model has not seen. Known: "
                 f"{quote_names(self.categories, 20)}. Correct or remove these rows, or fit again "
                 "with data that hold them."
             )
-        return codes
+        hot = np.full((len(codes), len(self.categories)), np.nan)
+        hot[codes >= 0] = np.eye(len(self.categories))[codes[codes >= 0]]
+        return hot[:, 1:] if len(self.categories) == 2 else hot

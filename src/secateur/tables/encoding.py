@@ -5,27 +5,27 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from secateur.remedies import Remedy
-from secateur.tables.columns import (
-    MAX_CATEGORIES,
-    Column,
+from secateur.tables.cells import (
+    UNNAMED,
     TableError,
-    find_missing,
     make_column_error,
-    number_rows,
     quote_names,
+    to_texts,
+    try_numbers,
 )
+from secateur.tables.columns import DATES, MAX_CATEGORIES, Column
+from secateur.tables.dates import are_dates, describe_format
+from secateur.tables.gaps import MISSING, choose_indicators, find_gaps, make_missing_error
 from secateur.tables.targets import TASKS, Target, encode_targets
 
-__all__ = ["MISSING", "EncodedRows", "EncodedTable", "Encoding", "encode_table"]
+__all__ = ["EncodedRows", "EncodedTable", "Encoding", "encode_table"]
 
-MISSING = ("error", "drop", "mean")
 _MIN_ROWS = 10
 
 
@@ -71,9 +71,9 @@ class Encoding:
     def inputs(self) -> list[dict[str, str]]:
         """Return name, column and kind of every input."""
         return [
-            {"name": name, "column": column.name, "kind": column.kind}
+            {"name": name, "column": column.name, "kind": kind}
             for column in self.columns
-            for name in column.inputs
+            for name, kind in zip(column.inputs, column.input_kinds, strict=True)
         ]
 
     @property
@@ -102,9 +102,9 @@ class Encoding:
         rows = np.arange(len(frame))
         notes = self._note_unknown_columns(frame)
         used = frame[[c.name for c in self.columns]]
-        gaps = _find_gaps(used)
+        gaps = find_gaps(used)
         if missing == "error" and gaps:
-            raise _make_missing_error(gaps, "column")
+            raise make_missing_error(gaps, "column", can_drop_columns=False)
         if missing == "drop" and gaps:
             is_incomplete = np.any(list(gaps.values()), axis=0)
             rows, used = rows[~is_incomplete], used[~is_incomplete]
@@ -114,7 +114,11 @@ class Encoding:
         x = np.empty((len(rows), len(self.inputs)))
         start = 0
         for column in self.columns:
-            part = column.encode(used[column.name], fill=missing == "mean")
+            try:
+                part = column.encode(used[column.name], fill=missing == "mean")
+            except TableError as error:  # a column that the model needs cannot be left out
+                others = [r for r in error.remedies if r.argument != "drop"]
+                raise TableError(error.message, *others) from error
             x[:, start : start + part.shape[1]] = part
             start += part.shape[1]
         return EncodedRows(x, rows, notes)
@@ -148,15 +152,13 @@ class Encoding:
     def from_json(cls, value: dict[str, Any]) -> Encoding:
         """Return the encoding that `to_json` wrote down."""
         try:
-            columns = tuple(
-                Column(**c | {"categories": tuple(c["categories"])}) for c in value["columns"]
-            )
+            columns = tuple(map(Column.from_json, value["columns"]))
             targets = tuple(
                 Target(**t | {"classes": None if t["classes"] is None else tuple(t["classes"])})
                 for t in value["targets"]
             )
             return cls(columns, targets, value["task"], value["missing"], tuple(value["unused"]))
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError) as error:
             raise TableError(
                 f"the model's description of its columns cannot be read ({error!r}). It was not "
                 "made from a table, or by another version of secateur."
@@ -189,9 +191,12 @@ def encode_table(
     missing: str = "error",
     drop: Sequence[str] = (),
     max_categories: int = MAX_CATEGORIES,
+    dates: str = "error",
     texts: pd.DataFrame | None = None,
 ) -> EncodedTable:
     """Decide what every column is, and encode the table.
+
+    A first column without a name that holds row numbers or row names is left out.
 
     Args:
         frame: A table from `read_table`.
@@ -199,9 +204,15 @@ def encode_table(
         task: "regression" or "classification". By default the target decides.
         missing: "error"; "drop", to leave out rows in which something is missing; or "mean", to
             fill in the mean or the most frequent category. A row without a target is an error, or
-            is left out.
+            is left out. With "mean", a column of which at least five values are missing and five
+            are there also gets an input that is 1 where the value is missing, and else 0; pruning
+            cuts it if it does not help. Columns that are missing in the same rows share the input
+            of the first of them.
         drop: Columns not to use.
         max_categories: Maximum number of different texts in a column of categories.
+        dates: "error", or "parts", to turn dates into their year, day of the year (sine and
+            cosine), weekday (an input for each) and time of day (sine and cosine), as far as these
+            differ between rows.
         texts: The targets of the same table read as texts, which classes are called by. Defaults
             to the values in `frame`, where a reader has made the number 1 of the text 01.
 
@@ -215,11 +226,16 @@ def encode_table(
         >>> [i["name"] for i in encoded.encoding.inputs]
         ['size', 'kind=a', 'kind=b', 'kind=c']
     """
-    for name, value, supported in (("task", task, (None, *TASKS)), ("missing", missing, MISSING)):
+    for name, value, supported in (
+        ("task", task, (None, *TASKS)),
+        ("missing", missing, MISSING),
+        ("dates", dates, DATES),
+    ):
         if value not in supported:
-            names = ", ".join(s for s in supported if s is not None)
-            raise TableError(f"{name}={value!r} is not known. Supported: {names}.")
+            known = ", ".join(s for s in supported if s is not None)
+            raise TableError(f"{name}={value!r} is not known. Supported: {known}.")
     used = _choose_columns(frame, targets, drop)
+    used, index_notes = _leave_out_index(frame, used)
     frame, rows, notes = _drop_incomplete_rows(frame, used, list(targets), missing)
     if len(rows) < _MIN_ROWS:
         raise TableError(
@@ -229,16 +245,19 @@ def encode_table(
     encoded_targets = encode_targets(
         frame, targets, task=task, max_categories=max_categories, texts=texts
     )
-    candidates = {name: Column.from_values(name, frame[name], max_categories) for name in used}
-    columns = tuple(column for column in candidates.values() if column is not None)
-    constant = [name for name, column in candidates.items() if column is None]
-    if constant:
-        notes.append(f"columns with only one value are not used: {quote_names(constant)}")
+    candidates = {n: Column.from_values(n, frame[n], max_categories, dates) for n in used}
+    indicators = choose_indicators(frame[used]) if missing == "mean" else []
+    columns = _gather_columns(candidates, indicators)
     if not columns:
         raise TableError(
             "no column is left to predict from: all others are dropped or have only one value."
         )
-    unused = tuple(name for name in frame.columns if name in {*drop, *constant})
+    names = {column.name for column in columns}
+    notes = [*index_notes, *notes, *_describe_columns(columns)]
+    constant = [name for name in used if name not in names]
+    if constant:
+        notes.append(f"columns with only one value are not used: {quote_names(constant)}")
+    unused = tuple(name for name in frame.columns if name not in {*names, *targets})
     encoding = Encoding(columns, encoded_targets.targets, encoded_targets.task, missing, unused)
     inputs = encoding.encode(frame)
     notes = [encoded_targets.note, *notes, *inputs.notes]
@@ -267,6 +286,63 @@ def _choose_columns(frame: pd.DataFrame, targets: Sequence[str], drop: Sequence[
     return used
 
 
+def _leave_out_index(frame: pd.DataFrame, used: list[str]) -> tuple[list[str], list[str]]:
+    """Return the columns without one that only numbers or names the rows, and a note on it.
+
+    Such a column is the first, has no name, and holds another whole number in every row (those of
+    a table of which some rows were taken do not count from 0 or 1), or another text that is not a
+    date.
+
+    Raises:
+        TableError: The first column has no name and is something else.
+    """
+    if UNNAMED not in used or frame.columns[0] != UNNAMED or not len(frame):
+        return used, []
+    values = frame[UNNAMED]
+    numbers, is_strange = try_numbers(values)
+    texts = {text for text in to_texts(values) if text is not None}
+    is_dated = pd.api.types.is_datetime64_any_dtype(values)
+    if is_dated or (is_strange.all() and are_dates(sorted(texts)[:1000])):
+        return used, []
+    is_number = bool(np.all(numbers == np.round(numbers)))
+    if len(texts) < len(values) or not (is_number or is_strange.all()):
+        problem = (
+            "has no name in the header, and does not number or name the rows. Name it to use it."
+        )
+        raise make_column_error(UNNAMED, "column", problem, advise_drop=True)
+    note = (
+        f"the first column has no name and only {'numbers' if is_number else 'names'} the rows: it "
+        "is not used (name it in the header to use it)"
+    )
+    return [name for name in used if name != UNNAMED], [note]
+
+
+def _gather_columns(
+    candidates: dict[str, Column | None], indicators: list[str]
+) -> tuple[Column, ...]:
+    """Return the columns that are used; one with a single value is if it is often missing."""
+    columns = []
+    for name, column in candidates.items():
+        if name in indicators:
+            columns.append(replace(column or Column(name, "presence"), has_indicator=True))
+        elif column is not None:
+            columns.append(column)
+    return tuple(columns)
+
+
+def _describe_columns(columns: tuple[Column, ...]) -> list[str]:
+    notes = []
+    for column in columns:
+        if column.kind == "date":
+            reading = f" ({describe_format(column.date_format)})" if column.date_format else ""
+            parts = [*column.parts, *(["weekday"] if column.categories else [])]
+            notes.append(f"dates of {column.name!r}{reading} become {', '.join(parts)}")
+    indicators = [column.name for column in columns if column.has_indicator]
+    if indicators:
+        notes.append(f"whether a value is missing is an input, too, for {quote_names(indicators)}")
+    return notes
+
+
 def _drop_incomplete_rows(
     frame: pd.DataFrame, used: list[str], targets: list[str], missing: str
 ) -> tuple[pd.DataFrame, np.ndarray, list[str]]:
@@ -274,11 +350,12 @@ def _drop_incomplete_rows(
     notes = []
     rows = np.arange(len(frame))
     for role, names in (("target", targets), ("column", used)):
-        gaps = _find_gaps(frame[names])
+        gaps = find_gaps(frame[names])
         if not gaps:
             continue
         if missing == "error":
-            raise _make_missing_error(gaps, role)
+            others_have_gaps = role == "target" and bool(find_gaps(frame[used]))
+            raise make_missing_error(gaps, role, others_have_gaps=others_have_gaps)
         empty = [name for name, is_missing in gaps.items() if is_missing.all()]
         if empty:
             raise make_column_error(empty[0], role, "has no value in any row.")
@@ -290,25 +367,3 @@ def _drop_incomplete_rows(
                 f"{'has' if len(gaps) == 1 else 'have'} no value there"
             )
     return frame, rows, notes
-
-
-def _find_gaps(frame: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Return where values are missing, for the columns in which some are."""
-    gaps = {str(name): find_missing(frame[name]) for name in frame.columns}
-    return {name: is_missing for name, is_missing in gaps.items() if is_missing.any()}
-
-
-def _make_missing_error(gaps: dict[str, np.ndarray], role: str) -> TableError:
-    name, is_missing = max(gaps.items(), key=lambda pair: pair[1].sum())
-    others = [other for other in gaps if other != name]
-    also = f" (and {quote_names(others)} in some)" if others else ""
-    remedies = [Remedy("missing", "drop", "leaves such rows out")]
-    if role == "column":
-        remedies += [
-            Remedy("missing", "mean", "fills in the mean, or the most frequent category"),
-            Remedy("drop", [name], "leaves the column out"),
-        ]
-    return TableError(
-        f"{role} {name!r} has no value in {number_rows(np.flatnonzero(is_missing))}{also}.",
-        *remedies,
-    )

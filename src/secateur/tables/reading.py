@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from secateur.remedies import Remedy
-from secateur.tables.columns import TableError, number_rows, quote_names, write_value
+from secateur.tables.cells import UNNAMED, TableError, number_rows, quote_names, write_value
 
 __all__ = ["read_table"]
 
@@ -35,7 +35,8 @@ def read_table(
     r"""Read a table with named columns.
 
     The delimiter of a CSV file is the one of comma, semicolon, tab and bar that cuts its header
-    into most names; where it is not the comma, numbers may have a decimal comma.
+    into most names; where it is not the comma, numbers may have a decimal comma. A first column
+    without a name, as pandas and R write it for row numbers, is called "Unnamed: 0".
 
     Args:
         path: File whose name ends in .csv, .tsv, .tab, .txt or .parquet.
@@ -164,7 +165,7 @@ def _read_sample(path: Path, encoding: str) -> str:
             if mark.startswith(begin):
                 raise TableError(
                     f"{path} is not UTF-8 but {known.upper()}.",
-                    Remedy("encoding", known, "reads it"),
+                    Remedy("encoding", known, "reads it", is_advised=True),
                 )
     try:
         with open(path, encoding=encoding, newline="") as file:
@@ -200,6 +201,8 @@ def _find_delimiter(path: Path, sample: str) -> str:
 
 def _check_names(path: Path, header: Sequence[str]) -> list[str]:
     names = [name.strip() for name in header]
+    if len(names) > 1 and names[0] == "" and UNNAMED not in names:
+        names[0] = UNNAMED  # row numbers or row names, as pandas and R write them
     if "" in names:
         raise TableError(
             f"{path}: column {names.index('') + 1} has no name. Name it in the header (a table "
@@ -221,7 +224,7 @@ def _make_decoding_error(path: Path, encoding: str, error: UnicodeError) -> Tabl
     return TableError(
         f"{path} is not {_name_encoding(encoding)}{where}. Say which encoding it has, such as "
         "cp1252, or save it as UTF-8.",
-        Remedy("encoding", "latin-1", "is a usual one"),
+        Remedy("encoding", "latin-1", "is a usual one", is_advised=True),
     )
 
 

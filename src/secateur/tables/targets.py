@@ -7,6 +7,7 @@ classes are numbers or all are booleans, the same value.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,9 +16,8 @@ import numpy as np
 import pandas as pd
 
 from secateur.remedies import Remedy
-from secateur.tables.columns import (
+from secateur.tables.cells import (
     TableError,
-    find_kind,
     find_missing,
     make_column_error,
     number_rows,
@@ -27,12 +27,16 @@ from secateur.tables.columns import (
     to_truths,
     try_numbers,
 )
+from secateur.tables.columns import find_kind
 
 __all__ = ["TASKS", "Target", "TargetTable", "encode_targets"]
 
 TASKS = ("regression", "classification")
-# Whole numbers from 0 or 1 on, and no more of them than this, are classes unless the task is given.
-_MAX_NUMBERED_CLASSES = 10
+# Whole numbers from 0 or 1 on, and no more of them than this, are classes unless the task is given
+# or the rows are too few: every class needs two rows, and three on average. Counts and ranks that
+# look like the numbers of classes have values that occur only once, or few rows for many values.
+_MAX_NUMBERED_CLASSES = 30
+_MIN_CLASS_ROWS, _MIN_MEAN_CLASS_ROWS = 2, 3
 
 
 @dataclass(frozen=True)
@@ -188,7 +192,7 @@ def _decide_task(
     names: Sequence[str], kinds: dict[str, str], values: dict[str, np.ndarray]
 ) -> tuple[str, str]:
     """Return a task, and a sentence that says why."""
-    decisions = {n: _decide_one(kinds[n], sorted(set(values[n].tolist()))) for n in names}
+    decisions = {n: _decide_one(kinds[n], Counter(values[n].tolist())) for n in names}
     tasks = {task for task, _ in decisions.values()}
     if len(names) > 1 and all(kind != "category" for kind in kinds.values()):
         return "regression", (
@@ -204,17 +208,30 @@ def _decide_task(
     return task, f"task: {task}, since {quote_names(names)} {reason}"
 
 
-def _decide_one(kind: str, distinct: list) -> tuple[str, str]:
+def _decide_one(kind: str, counts: Counter) -> tuple[str, str]:
+    """Return the task for one target, and why, as the rest of a sentence.
+
+    Args:
+        kind: Kind of the target's values.
+        counts: Number of rows of every value.
+    """
     if kind == "category":
         return "classification", "holds texts"
     if kind == "boolean":
         return "classification", "holds true and false"
-    if len(distinct) == 2:
+    if len(counts) == 2:
         return "classification", "holds two values only"
-    numbered = [float(distinct[0]) + step for step in range(len(distinct))]
-    if distinct == numbered and distinct[0] in (0, 1) and len(distinct) <= _MAX_NUMBERED_CLASSES:
-        return "classification", f"holds the whole numbers {distinct[0]:g} to {distinct[-1]:g}"
-    return "regression", "holds numbers"
+    low, high = min(counts), max(counts)
+    is_numbered = low in (0, 1) and set(counts) == {low + step for step in range(len(counts))}
+    if not is_numbered or len(counts) > _MAX_NUMBERED_CLASSES:
+        return "regression", "holds numbers"
+    labels = f"holds the whole numbers {low:g} to {high:g}"
+    rare = [value for value, count in sorted(counts.items()) if count < _MIN_CLASS_ROWS]
+    if rare:
+        return "regression", f"{labels}, but {rare[0]:g} in one row only"
+    if counts.total() < _MIN_MEAN_CLASS_ROWS * len(counts):
+        return "regression", f"{labels} in {counts.total()} rows only"
+    return "classification", f"{labels}, and no others"
 
 
 def _find_values(name: str, values: pd.Series, kind: str) -> np.ndarray:

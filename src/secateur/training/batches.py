@@ -1,4 +1,4 @@
-"""Which rows a step of training sees: random batches, and pieces of equal length."""
+"""What a step of training sees: random batches, pieces of equal length, and random numbers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from secateur.propagation.noise import DrawnNoise
+
 # Number of rows in a piece, at most.
 _PIECE_ROWS = 2048
 # Number of rounds of a shuffle: enough that neighbours, positions and parities show no trace of the
 # order before.
 _ROUNDS = 24
+# Largest number of random numbers that an epoch draws at once; beyond, each step draws its own.
+_DRAWN_AT_ONCE = 4_000_000
 
 
 def steps_per_pass(rows: int, batch_size: int) -> int:
@@ -96,3 +100,28 @@ def _bit(x: Array, salt: Array) -> Array:
     x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
     return ((x ^ (x >> 16)) & 1).astype(bool)
+
+
+def draw_noise(
+    key: Array, batches: int, draw_count: int | None, dtype: Any
+) -> tuple[Array, Array | None] | None:
+    """Return a key for each step of an epoch and, if they are few, the numbers it draws."""
+    if draw_count is None:
+        return None
+    keys = jax.random.split(key, batches)
+    if batches * draw_count > _DRAWN_AT_ONCE:
+        return keys, None
+    shape = (batches, draw_count)
+    return keys, jax.random.normal(jax.random.fold_in(key, batches), shape, dtype)
+
+
+def take_noise(
+    drawn: tuple[Array, Array | None] | None, draw_count: int | None, dtype: Any
+) -> DrawnNoise | None:
+    """Return the noise of one step."""
+    if drawn is None or draw_count is None:
+        return None
+    key, numbers = drawn
+    if numbers is None:
+        numbers = jax.random.normal(key, (draw_count,), dtype)
+    return DrawnNoise(numbers, jax.random.fold_in(key, 1))

@@ -13,6 +13,8 @@ from jax import Array
 from secateur.distributions import Normal
 from secateur.propagation import propagate
 from secateur.training.batches import cut_rows
+from secateur.training.blocks import RowBlock
+from secateur.training.hierarchy import hyper_complexity
 from secateur.training.layout import flat_complexity
 from secateur.training.objective import FreeEnergy, compute_parts
 from secateur.training.program import (
@@ -39,7 +41,7 @@ def evaluate(
     spec: ProgramSpec,
     state: TrainingState,
     constants: Constants,
-    data: tuple,
+    data: RowBlock,
     noise: Any = None,
     *,
     samples: int,
@@ -50,25 +52,33 @@ def evaluate(
         spec: See `ProgramSpec`.
         state: The weights to judge.
         constants: See `Constants`.
-        data: Inputs and targets, with a leading axis of sets.
+        data: The rows, with a leading axis of sets.
         noise: q(γ) by run; by default the conjugate one for these rows.
         samples: Number of predictions that a sampling algorithm averages.
     """
     likelihood, dtype = constants.likelihood, spec.layout.dtype
     is_known = noise is not None
 
-    def evaluate_run(state: TrainingState, noise: Any, data: tuple) -> Evaluation:
-        targets = data[1]
-        predictions = _predict(spec, constants, samples, state, data[0])
+    def evaluate_run(state: TrainingState, noise: Any, data: RowBlock) -> Evaluation:
+        targets, weights = data.targets, data.weights
+        predictions = _predict(spec, constants, samples, state, data.inputs)
         if not is_known:
             flat = jax.tree.map(lambda p: p.reshape(-1, *p.shape[2:]), predictions)
             repeated = jnp.tile(targets, (samples,) + (1,) * (targets.ndim - 1))
             counts = jnp.full(repeated.shape[0], 1 / samples, dtype)
+            if weights is not None:
+                counts = jnp.tile(weights, samples) * counts
             noise = likelihood.update_noise(flat, repeated, weights=counts)
         divergence = flat_complexity(state.weights, state.alive, state.prior)
-        parts = jax.vmap(lambda p: compute_parts(divergence, likelihood, noise, p, targets))(
-            predictions
-        )
+        if spec.prior_groups is not None:
+            divergence += hyper_complexity(spec.layout, spec.prior_groups, state.alive, state.prior)
+
+        def judge(prediction: Any) -> FreeEnergy:
+            return compute_parts(
+                divergence, likelihood, noise, prediction, targets, weights=weights
+            )
+
+        parts = jax.vmap(judge)(predictions)
         accuracy = jnp.mean(parts.accuracy)
         total = FreeEnergy(divergence, likelihood.noise_complexity(noise), accuracy)
         spread = jnp.std(parts.accuracy, ddof=1) if samples > 1 else jnp.zeros_like(accuracy)

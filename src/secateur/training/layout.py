@@ -250,7 +250,8 @@ def flatten_priors(layout: Layout, priors: PyTree, *, expand: bool = False) -> t
     """
     leaf_priors = [p for p in align_tree(priors, layout.treedef, "priors") if p is not None]
     for prior in leaf_priors:
-        if jax.tree.leaves(prior)[:1] in ([], [prior]):
+        parameters = jax.tree.leaves(prior)
+        if not parameters or parameters[0] is prior:
             raise TypeError(
                 f"the prior {prior!r} is not a pytree of numbers, so it cannot enter a compiled "
                 "program. Register its class with jax.tree_util.register_dataclass."

@@ -19,10 +19,11 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
-from secateur.distributions import Normal
 from secateur.propagation import draws, propagate
 from secateur.propagation.noise import DrawnNoise
-from secateur.training.batches import deal, shuffle, steps_per_pass
+from secateur.training.batches import deal, draw_noise, shuffle, steps_per_pass, take_noise
+from secateur.training.blocks import RowBlock
+from secateur.training.hierarchy import PriorGroups, fit_priors, hyper_complexity
 from secateur.training.layout import (
     Coordinates,
     Layout,
@@ -36,8 +37,6 @@ from secateur.training.objective import compute_parts
 _NOISE_MEMORY = 1024
 # Largest number of epochs in one call, and length of what one call records.
 CALL_LENGTH = 256
-# Largest number of random numbers that an epoch draws at once; beyond, each step draws its own.
-_DRAWN_AT_ONCE = 4_000_000
 
 
 class ProgramSpec(NamedTuple):
@@ -48,7 +47,7 @@ class ProgramSpec(NamedTuple):
     layout: Layout
     optimiser: optax.GradientTransformation
     batch_size: int
-    empirical_bayes: bool
+    prior_groups: PriorGroups | None  # whose variances are learnt; see `hierarchy`
     conjugate_noise: bool  # else q(γ) is left to the optimiser; see `free_noise`
     mesh: Mesh | None  # devices that share the rows of each step
     shard_weights: bool  # and the weights
@@ -81,7 +80,7 @@ class Schedule(NamedTuple):
     warm_epochs: Any  # over which the weight of the complexity rises from 0 to 1
     cool_start: Any  # the epoch in which the rate begins to fall, or inf
     cool_epochs: Any
-    size: Any  # number of rows of the whole data set
+    size: Any  # number of rows of the whole data set, or the sum of their weights
     row_weight: Any  # weight of a row in its step: the number of steps in a pass over all rows
 
 
@@ -176,8 +175,8 @@ class Batch(NamedTuple):
 
     inputs: Any
     targets: Array
-    counts: Array | None  # 1 for a row, 0 for padding; None if there is no padding
-    noise: tuple[Array, Array | None] | None  # see `_draw_noise`
+    counts: Array | None  # weight of a row, 0 for padding; None if every row counts once
+    noise: tuple[Array, Array | None] | None  # see `draw_noise`
     rate: Array
     warmth: Array
     number: Array
@@ -187,24 +186,26 @@ def _make_batches(
     spec: ProgramSpec,
     schedule: Schedule,
     state: TrainingState,
-    data: tuple[Any, Array],
+    data: RowBlock,
     draw_count: int | None,
 ) -> Batch:
     """Shuffle the rows of an epoch and draw its noise, all at once."""
-    inputs, targets = data
-    rows, dtype = targets.shape[0], spec.layout.dtype
+    rows, dtype = data.targets.shape[0], spec.layout.dtype
     batch_size = min(spec.batch_size, rows)
     batches = steps_per_pass(rows, batch_size)
     shuffle_key, noise_key = jax.random.split(jax.random.fold_in(state.key, state.epoch))
     order = shuffle(shuffle_key, rows) if batches > 1 else jnp.arange(rows)
-    indices, counts = deal(order, batch_size)
+    indices, are_rows = deal(order, batch_size)
     take = partial(_take_batches, spec, indices)
+    counts = None if are_rows.all() else jnp.asarray(are_rows, dtype)
+    if data.weights is not None:
+        counts = take(data.weights) if counts is None else take(data.weights) * counts
     steps = jnp.arange(batches)
     return Batch(
-        jax.tree.map(take, inputs),
-        take(targets),
-        None if counts.all() else jnp.asarray(counts, dtype),
-        _draw_noise(noise_key, batches, draw_count, dtype),
+        jax.tree.map(take, data.inputs),
+        take(data.targets),
+        counts,
+        draw_noise(noise_key, batches, draw_count, dtype),
         rate_at(schedule, state.epoch + steps / batches).astype(dtype),
         warmth_at(schedule, state.epoch + (steps + 1) / batches).astype(dtype),
         steps,
@@ -216,16 +217,16 @@ def _run_epoch(
     constants: Constants,
     schedule: Schedule,
     state: TrainingState,
-    data: tuple[Any, Array],
+    data: RowBlock,
 ) -> tuple[TrainingState, EpochRecord]:
     """Pass over the rows once, in random batches."""
-    rows, dtype = data[1].shape[0], spec.layout.dtype
+    rows, dtype = data.targets.shape[0], spec.layout.dtype
     batch_size = min(spec.batch_size, rows)
     forward = propagate(spec.f, spec.inference)
     draw_count = None
     if draws(spec.inference):
         beliefs = spec.layout.beliefs(state.weights.beliefs(state.alive), constants.certain)
-        example = jax.tree.map(lambda a: a[:batch_size], data[0])
+        example = jax.tree.map(lambda a: a[:batch_size], data.inputs)
         draw_count = DrawnNoise.length(forward, beliefs, example)
     noise_share = min(1.0, batch_size / min(_NOISE_MEMORY, rows))
 
@@ -234,12 +235,15 @@ def _run_epoch(
     ) -> tuple[Array, Any]:
         weights, free = moved
         beliefs = spec.layout.beliefs(weights.beliefs(state.alive), constants.certain)
-        prediction = forward(_take_noise(batch.noise, draw_count, dtype), beliefs, batch.inputs)
+        prediction = forward(take_noise(batch.noise, draw_count, dtype), beliefs, batch.inputs)
         targets, counts = batch.targets, batch.counts
         if spec.conjugate_noise:
-            fresh = constants.likelihood.update_noise(
-                jax.lax.stop_gradient(prediction), targets, weights=counts, size=schedule.size
-            )
+            fixed = jax.lax.stop_gradient(prediction)
+            update_noise = partial(constants.likelihood.update_noise, fixed, targets)
+            if data.weights is None:
+                fresh = update_noise(weights=counts, size=schedule.size)
+            else:  # batches differ in weight; their mean is exact if each is scaled alike
+                fresh = update_noise(weights=schedule.row_weight * counts)
             # A step along the natural gradient; the first ones average what has been seen.
             share = jnp.maximum(noise_share, 1 / (1 + noise_steps))
             noise = jax.tree.map(lambda old, new: old + share * (new - old), noise, fresh)
@@ -280,14 +284,16 @@ def _finish_epoch(
         noise = jax.tree.map(jax.nn.softplus, free)
     is_finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(v)) for v in jax.tree.leaves(weights)]))
     bad_step = jnp.where((bad_step < 0) & ~is_finite, batches - 1, bad_step)
-    prior = state.prior
-    if spec.empirical_bayes:
-        prior = fit_priors(spec.layout, weights.beliefs(state.alive), prior)
+    prior, divergence, alive = state.prior, sums[0] / batches, state.alive
+    if spec.prior_groups is not None:
+        flat = weights.beliefs(alive)
+        prior = fit_priors(spec.layout, spec.prior_groups, alive, flat, prior)
+        divergence += hyper_complexity(spec.layout, spec.prior_groups, alive, prior)
     new = TrainingState(
         weights, state.alive, memory, noise, noise_steps, prior, state.key, state.epoch + 1
     )
     noise_complexity = constants.likelihood.noise_complexity(noise)
-    record = EpochRecord(sums[0] / batches, noise_complexity, sums[1] / batches, bad_step)
+    record = EpochRecord(divergence, noise_complexity, sums[1] / batches, bad_step)
     # A run that failed keeps its last good state.
     return jax.tree.map(partial(_choose, bad_step < 0), new, state), record
 
@@ -305,31 +311,6 @@ def _take_batches(spec: ProgramSpec, indices: Array, values: Array) -> Array:
     return jax.lax.with_sharding_constraint(taken, sharding)
 
 
-def _draw_noise(
-    key: Array, batches: int, draw_count: int | None, dtype: Any
-) -> tuple[Array, Array | None] | None:
-    """Return a key for each step of an epoch and, if they are few, the numbers it draws."""
-    if draw_count is None:
-        return None
-    keys = jax.random.split(key, batches)
-    if batches * draw_count > _DRAWN_AT_ONCE:
-        return keys, None
-    shape = (batches, draw_count)
-    return keys, jax.random.normal(jax.random.fold_in(key, batches), shape, dtype)
-
-
-def _take_noise(
-    drawn: tuple[Array, Array | None] | None, draw_count: int | None, dtype: Any
-) -> DrawnNoise | None:
-    """Return the noise of one step."""
-    if drawn is None or draw_count is None:
-        return None
-    key, numbers = drawn
-    if numbers is None:
-        numbers = jax.random.normal(key, (draw_count,), dtype)
-    return DrawnNoise(numbers, jax.random.fold_in(key, 1))
-
-
 def select_moved(spec: ProgramSpec, weights: Coordinates, noise: Any) -> tuple[Coordinates, Any]:
     """Return what the optimiser moves."""
     return weights, None if spec.conjugate_noise else free_noise(noise)
@@ -342,26 +323,6 @@ def free_noise(noise: Any) -> Any:
     noise keeps the precision too low and the weights from settling (docs/design-notes.md).
     """
     return jax.tree.map(lambda p: p + jnp.log(-jnp.expm1(-p)), noise)
-
-
-def fit_priors(
-    layout: Layout, flat: tuple[Normal, ...], priors: tuple[Normal, ...]
-) -> tuple[Normal, ...]:
-    """Return, for every leaf, the prior variance of least complexity.
-
-    Empirical Bayes: ∂KL/∂σ_p² = 0 where σ_p² is the mean over live weights of σ² + (μ − μ_p)².
-    """
-    variances = []
-    for place in layout.places:
-        q, prior = flat[place.vector], priors[place.vector]
-        alive = q.variance > 0
-        square = jnp.where(alive, q.variance + jnp.square(q.mean - prior.mean), 0)
-        here = slice(place.start, place.start + place.size)
-        live = jnp.sum(alive[here])
-        mean = jnp.sum(square[here]) / jnp.maximum(live, 1)
-        variances.append(jnp.where(live > 0, mean, prior.variance[place.start]))
-    vectors = layout.vectors(variances, padding=1.0)
-    return tuple(Normal(p.mean, v) for p, v in zip(priors, vectors, strict=True))
 
 
 # --- compiled programs ----------------------------------------------------------------------------
@@ -388,7 +349,7 @@ def train(
     spec: ProgramSpec,
     state: TrainingState,
     constants: Constants,
-    data: tuple,
+    data: RowBlock,
     schedule: Schedule,
     epochs: Array,
 ) -> tuple[TrainingState, EpochRecord]:

@@ -15,7 +15,9 @@ from jax import Array
 from jax.sharding import Mesh
 
 from secateur.distributions import Normal
+from secateur.options import check_count
 from secateur.pytrees import PyTree, flatten_beliefs, is_belief
+from secateur.training.hierarchy import PriorGroups
 from secateur.training.layout import Layout, Place
 
 __all__ = ["RECIPES", "BeforeUpdate", "Recipe", "Training", "choose_recipe"]
@@ -34,6 +36,9 @@ class Recipe:
             such as zeros, are drawn so that they keep the size of their input). A number draws all
             means from N(0, number²).
         initial_deviation: Standard deviation of every weight at the start. None is the prior's.
+        noise_prior: Shape and rate of the Gamma prior of a Gaussian likelihood's precisions, for a
+            likelihood without a prior of its own. The default is wide: where targets are nearly
+            free of noise, Gamma(1, 1) would keep the noise at a tenth of their deviation.
         conjugate_noise: Whether q(γ) follows the weights in closed form. In the paper Adam learns
             it, which keeps it optimistic while the network learns.
         rate: Learning rate of Adam.
@@ -57,6 +62,7 @@ class Recipe:
     standardise_targets: bool = True
     initial_means: str | float = "params"
     initial_deviation: float | None = 0.05
+    noise_prior: tuple[float, float] = (1.0, 0.01)
     conjugate_noise: bool = True
     rate: float = 2e-2
     full_rate_width: int | None = 50
@@ -78,6 +84,7 @@ RECIPES = {
         standardise_targets=False,
         initial_means=0.01,
         initial_deviation=None,
+        noise_prior=(1.0, 1.0),
         conjugate_noise=False,
         rate=1e-2,
         full_rate_width=None,
@@ -105,9 +112,10 @@ def choose_recipe(
         recipe = RECIPES[recipe]
     options = {"epochs": epochs, "batch_size": batch_size, "rate": rate}
     changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    for name, value in changes.items():
-        if not value > 0:
-            raise ValueError(f"{name}={value}. It must be positive.")
+    for name in changes.keys() & {"epochs", "batch_size"}:
+        changes[name] = check_count(changes[name], name)
+    if rate is not None and not 0 < rate < math.inf:
+        raise ValueError(f"rate={rate}. It must be positive.")
     return replace(recipe, **changes)
 
 
@@ -137,14 +145,14 @@ class Training:
     Attributes:
         recipe: See `Recipe`.
         optimiser: Optimiser whose updates are scaled by the recipe's falling rate. None is Adam.
-        empirical_bayes: Whether the variances of Normal priors are learnt.
+        prior_groups: Groups of weights whose prior variances are learnt, or None.
         mesh: Devices over which the rows of each step are divided, or None.
         before_update: What a model was updated from, or None.
     """
 
     recipe: Recipe
     optimiser: optax.GradientTransformation | None = None
-    empirical_bayes: bool = False
+    prior_groups: PriorGroups | None = None
     mesh: Mesh | None = None
     before_update: BeforeUpdate | None = None
 

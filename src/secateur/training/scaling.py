@@ -7,7 +7,7 @@ and it stays −ln evidence of the targets in their own units.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -18,6 +18,13 @@ from jax.tree_util import register_dataclass
 
 from secateur.distributions import Normal
 from secateur.training.devices import is_addressable
+from secateur.training.table_columns import (
+    ColumnNames,
+    arrange_columns,
+    check_rows_apart,
+    is_table,
+    make_array,
+)
 
 # A deviation below this part of the values' own size is rounding: the column is constant.
 _RELATIVE_ROUNDING = {2: 1e-2, 4: 1e-6, 8: 1e-11}
@@ -67,10 +74,54 @@ class Scaling:
     Attributes:
         inputs: a pytree like the inputs, with an `Affine` or None in the place of each array.
         targets: an `Affine` or None.
+        column_names: names of the columns of every table among the inputs, by which later tables
+            are matched; empty if there was none.
     """
 
     inputs: Any
     targets: Affine | None
+    column_names: ColumnNames = field(default=(), metadata={"static": True})
+
+    def arrange(self, inputs: Any) -> Any:
+        """Take the columns of tables by name, and check that inputs are like those of the fit.
+
+        Args:
+            inputs: Inputs, with tables, lists or arrays of any kind in the places of arrays.
+
+        Returns:
+            The inputs as arrays.
+
+        Raises:
+            ValueError: They have another structure, other columns, or no axis of rows.
+            TypeError: They hold text.
+        """
+        arranged = arrange_columns(inputs, self.column_names)
+        check_rows_apart(arranged, None)
+        arrays = jax.tree.map(lambda x: make_array(x, "inputs"), arranged, is_leaf=is_table)
+        self.check_columns(arrays)
+        return arrays
+
+    @property
+    def knows_columns(self) -> bool:
+        """Return whether the number of columns of every input is known."""
+        return all(isinstance(a, Affine) for a in jax.tree.leaves(self.inputs, is_leaf=_is_affine))
+
+    def check_columns(self, inputs: Any) -> None:
+        """Refuse inputs of another structure, or with another number of columns."""
+        if self.inputs is None:
+            return
+        expected: Any
+        structure: Any
+        affines, expected = jax.tree.flatten(self.inputs, is_leaf=_is_affine)
+        arrays, structure = jax.tree.flatten(inputs)
+        if structure != expected:
+            raise ValueError(
+                f"the inputs are {_describe(structure)}, and the model was fitted to "
+                f"{_describe(expected)}. Give inputs of the same structure."
+            )
+        for affine, values in zip(affines, arrays, strict=True):
+            if affine is not None:
+                _check_width(affine, np.shape(values), self.column_names)
 
     def standardise_inputs(self, inputs: Any, dtype: Any) -> Any:
         """Standardise inputs, and give floating numbers the dtype."""
@@ -91,6 +142,32 @@ class Scaling:
         return self.standardise_inputs(inputs, dtype), self.standardise_targets(targets, dtype)
 
 
+def _describe(structure: Any) -> str:
+    name = str(structure).removeprefix("PyTreeDef(").removesuffix(")")
+    return "one array" if name == "*" else f"the pytree {name}"
+
+
+def _check_width(affine: Affine, shape: tuple[int, ...], names: ColumnNames) -> None:
+    """Refuse an array whose last axis does not have as many columns as there were."""
+    columns = np.shape(affine.shift)
+    if not columns and len(shape) == 1:
+        return
+    if not columns or len(shape) < 2:
+        expected = f"(rows, …, {columns[0]})" if columns else "(rows,)"
+        advice = " A single row needs an axis of rows: row[None]." if columns == shape else ""
+        raise ValueError(
+            f"the inputs have shape {shape}, and the model was fitted to inputs of shape "
+            f"{expected}, rows first.{advice}"
+        )
+    if shape[-1] != columns[0]:
+        known = [list(n) for n in names if n is not None and len(n) == columns[0]]
+        order = f", in this order: {known[0]}" if known else ""
+        raise ValueError(
+            f"the inputs have {shape[-1]} columns (shape {shape}), and the model was fitted to "
+            f"{columns[0]}. Give the same columns{order}."
+        )
+
+
 def _standardise(affine: Affine | None, values: Any, dtype: Any) -> Any:
     values = values if isinstance(values, jax.Array) else np.asarray(values)
     if affine is not None:
@@ -109,26 +186,48 @@ def _summarise(xp: Any, values: Any) -> tuple[Any, Any, Any]:
     return mean, xp.sum(xp.square(flat - mean[None]), axis=0), xp.max(xp.abs(flat), axis=0)
 
 
-class Columns:
-    """Running count, mean and sum of squared deviations per column, in float64 (Chan et al.)."""
+def _summarise_weighted(xp: Any, values: Any, weights: Any) -> tuple[Any, Any, Any]:
+    """The same for rows with weights; those of weight 0 have no part in it."""
+    flat = values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1)
+    column = xp.repeat(weights, len(flat) // len(values))[:, None]
+    total = xp.sum(column)
+    mean = xp.sum(column * flat, axis=0) / xp.where(total > 0, total, 1)
+    squares = xp.sum(column * xp.square(flat - mean[None]), axis=0)
+    return mean, squares, xp.max(xp.where(column > 0, xp.abs(flat), 0), axis=0)
 
-    def __init__(self, values: Any) -> None:
+
+class Columns:
+    """Running count, mean and sum of squared deviations per column, in float64 (Chan et al.).
+
+    Args:
+        values: Rows of numbers.
+        weights: Weight of each row; by default all count once.
+    """
+
+    def __init__(self, values: Any, weights: Any = None) -> None:
         self.itemsize = values.dtype.itemsize
         self.rows = len(values)
         self.vector = values.ndim == 1
-        if is_addressable(values):
-            summary = _summarise(np, np.asarray(values).astype(np.float64))
+        self.count: float = values.size // max(1, values.shape[-1] if values.ndim > 1 else 1)
+        summarise = _summarise if weights is None else _summarise_weighted
+        arrays: tuple[Any, ...] = (values,) if weights is None else (values, weights)
+        if all(map(is_addressable, arrays)):
+            arrays = tuple(np.asarray(a).astype(np.float64) for a in arrays)
+            summary = summarise(np, *arrays)
         else:
-            summary = jax.tree.map(np.asarray, _summarise(jnp, values))
-        self.count = values.size // max(1, summary[0].size)
+            summary = jax.tree.map(np.asarray, summarise(jnp, *arrays))
+        if weights is not None:
+            self.count *= float(arrays[1].sum()) / self.rows
         self.mean, self.squares, self.largest = summary
 
     def join(self, other: Columns) -> None:
         """Add another block of rows."""
         total = self.count + other.count
         gap = other.mean - self.mean
-        self.mean = self.mean + gap * (other.count / total)
-        self.squares = self.squares + other.squares + gap**2 * (self.count * other.count / total)
+        if total:  # rows of weight 0 have no mean
+            self.mean = self.mean + gap * (other.count / total)
+            between = gap**2 * (self.count * other.count / total)
+            self.squares = self.squares + other.squares + between
         self.largest = np.maximum(self.largest, other.largest)
         self.count, self.rows = total, self.rows + other.rows
 
@@ -141,7 +240,7 @@ class Columns:
     @property
     def deviation(self) -> np.ndarray:
         """Standard deviation per column."""
-        return np.sqrt(self.squares / max(self.count, 1))
+        return np.sqrt(self.squares / self.count) if self.count else np.zeros_like(self.squares)
 
     def affine(self) -> Affine:
         """Return the change of units that makes every column that varies mean 0, deviation 1."""

@@ -46,6 +46,8 @@ class Timetable:
         next_look: Epoch in which the trend is looked at next.
         plateau_reason: Why the plateau ended, in words.
         stop_reason: Why training ended, in words; empty while it has not.
+        is_level: Whether the free energy was level at the end of the plateau, as far as that was
+            looked at.
     """
 
     budget: int
@@ -57,6 +59,7 @@ class Timetable:
     next_look: int = _FIRST_LOOK
     plateau_reason: str = ""
     stop_reason: str = ""
+    is_level: bool = True
 
     @classmethod
     def from_recipe(cls, recipe: Recipe, budget: int, steps: float) -> Timetable:
@@ -113,6 +116,7 @@ class Timetable:
         elif epoch >= self._latest_cooling:
             self.plateau_reason = f"the budget of {self.budget} epochs was used"
             if known and not level:
+                self.is_level = not self.stops
                 falling = min(t.slope for t in known)
                 self.plateau_reason += (
                     f", with the free energy falling by {-falling:.2g} nats per epoch"
@@ -127,7 +131,7 @@ class Timetable:
         if self.stop_reason:
             return
         if how == "stop":
-            self.stop_reason = f"training was stopped after {epoch} epochs"
+            self.stop_reason, self.is_level = f"training was stopped after {epoch} epochs", False
         elif math.isinf(self.cool_start):
             self.plateau_reason = f"training was asked to end after {epoch} epochs"
             self._begin_cooling(epoch)

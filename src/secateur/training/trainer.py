@@ -18,6 +18,7 @@ from secateur.propagation import draws
 from secateur.pytrees import PyTree
 from secateur.training import devices, program
 from secateur.training.batches import steps_per_pass
+from secateur.training.blocks import RowBlock
 from secateur.training.checkpoint import Checkpoint, SavedState, fingerprint
 from secateur.training.evaluation import Evaluation, evaluate
 from secateur.training.layout import Coordinates, flatten_priors, lay_out
@@ -25,7 +26,7 @@ from secateur.training.objective import FreeEnergy
 from secateur.training.program import Constants, EpochRecord, ProgramSpec, Schedule, TrainingState
 from secateur.training.recipe import Recipe, Training, make_adam
 from secateur.training.scaling import Scaling
-from secateur.training.sources import Arrays, Block, Stream, make_scaling
+from secateur.training.sources import Arrays, Stream, make_scaling
 from secateur.training.timetable import Pace, Timetable
 
 # Number of steps after which the estimate of the noise no longer averages over all of them.
@@ -73,7 +74,7 @@ class Trainer:
         if any(other != layout for other, _, _ in layouts):
             raise ValueError("the models differ in structure. Give those of one fit_many.")
         self._flat_beliefs = [flat for _, flat, _ in layouts]
-        self._flat_priors = _flatten_all_priors(layout, priors, training.empirical_bayes)
+        self._flat_priors = _flatten_all_priors(layout, priors, training.prior_groups is not None)
         self.scalings = scalings or self._make_scalings()
         batch_size = min(recipe.batch_size, source.size)
         optimiser = training.optimiser or make_adam(layout, recipe.full_rate_width)
@@ -83,7 +84,7 @@ class Trainer:
             layout,
             optimiser,
             batch_size,
-            training.empirical_bayes,
+            training.prior_groups,
             recipe.conjugate_noise,
             mesh=mesh,
             shard_weights=shard_weights,
@@ -103,8 +104,8 @@ class Trainer:
         log_jacobians = [
             0.0
             if s.targets is None
-            else source.size * s.targets.log_jacobian_per_row(source.sample()[1])
-            for s in self.scalings
+            else weight * s.targets.log_jacobian_per_row(source.sample()[1])
+            for s, weight in zip(self.scalings, source.total_weights, strict=True)
         ]
         self.run_jacobians = np.resize(log_jacobians, self.runs)
 
@@ -115,17 +116,18 @@ class Trainer:
                 columns,
                 inputs=recipe.standardise_inputs,
                 targets=recipe.standardise_targets and free_units,
+                column_names=self.source.column_names,
             )
             for columns in self.source.columns
         ]
 
-    def _stack_data(self) -> Block | None:
+    def _stack_data(self) -> RowBlock | None:
         """Return all rows as the programs see them, with an axis of sets; None for a stream."""
         if not isinstance(self.source, Arrays):
             return None
         dtype, mesh = self.spec.layout.dtype, self.training.mesh
         pairs = zip(self.source.sets, self.scalings, strict=True)
-        data = program.stack_runs([scaling.standardise(block, dtype) for block, scaling in pairs])
+        data = program.stack_runs([block.standardise(scaling, dtype) for block, scaling in pairs])
         return jax.tree.map(lambda a: devices.put_rows(mesh, a, 1), data)
 
     # --- beginning ------------------------------------------------------------------------------
@@ -174,7 +176,7 @@ class Trainer:
         facts = (jax.tree.structure(moved), self.recipe, self.spec.inference)
         return fingerprint(
             [state, list(data), self.model.likelihood],
-            *(*facts, self.training.empirical_bayes, source.size, *options),
+            *(*facts, self.training.prior_groups, source.size, source.total_weights, *options),
         )
 
     def _initial_noise(self) -> Any:
@@ -289,15 +291,17 @@ class Trainer:
         total = total + self.run_jacobians
         return np.where(np.maximum.accumulate(records.bad_step >= 0, axis=0), np.nan, total)
 
-    def _take_data(self, blocks: Iterator[Block] | None, wanted: int) -> tuple[Block | None, int]:
+    def _take_data(
+        self, blocks: Iterator[RowBlock] | None, wanted: int
+    ) -> tuple[RowBlock | None, int]:
         if blocks is None:
             return self._data, min(wanted, program.CALL_LENGTH)
         block = next(blocks, None)
         return (None, 0) if block is None else (self._prepare(block), 1)
 
-    def _prepare(self, block: Block) -> Block:
+    def _prepare(self, block: RowBlock) -> RowBlock:
         """Standardise a block of a stream and put it on the devices."""
-        standard = self.scalings[0].standardise(block, self.spec.layout.dtype)
+        standard = block.standardise(self.scalings[0], self.spec.layout.dtype)
         return jax.tree.map(lambda a: devices.put_rows(self.spec.mesh, a[None], 1), standard)
 
     def _make_schedule(self, timetable: Timetable) -> Schedule:
@@ -306,7 +310,7 @@ class Trainer:
             timetable.warm_epochs,
             timetable.cool_start,
             timetable.cool_epochs,
-            self.source.size,
+            np.mean(self.source.total_weights),
             self.steps,
         )
         return Schedule(*(np.asarray(n, self.spec.layout.dtype) for n in numbers))
@@ -332,7 +336,7 @@ class Trainer:
             seconds_left=pace.seconds_per_epoch * (timetable.last_epoch - done),
         )
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[RowBlock]:
         """Yield all rows once, in one block or several, as the programs see them."""
         if self._data is not None:
             return iter([self._data])
@@ -364,7 +368,7 @@ class Trainer:
             for e, j in zip(by_run, self.run_jacobians.tolist(), strict=True)
         ]
 
-    def _evaluate(self, state: TrainingState, data: Block, noise: Any = None) -> Evaluation:
+    def _evaluate(self, state: TrainingState, data: RowBlock, noise: Any = None) -> Evaluation:
         samples = self.recipe.samples if draws(self.spec.inference) else 1
         return evaluate(self.spec, state, self.constants, data, noise, samples=samples)
 
@@ -396,9 +400,9 @@ class Trainer:
         return devices.gather(self.spec.mesh, tree)
 
 
-def _flatten_all_priors(layout: Any, priors: Sequence[PyTree], empirical_bayes: bool) -> list[Any]:
+def _flatten_all_priors(layout: Any, priors: Sequence[PyTree], expand: bool) -> list[Any]:
     """Return the flat priors of every run, with parameters of equal shapes."""
-    flat = [flatten_priors(layout, p, expand=empirical_bayes) for p in priors]
+    flat = [flatten_priors(layout, p, expand=expand) for p in priors]
     shapes = [jax.tree.map(np.shape, f) for f in flat]
     if any(s != shapes[0] for s in shapes):
         flat = [flatten_priors(layout, p, expand=True) for p in priors]

@@ -22,8 +22,10 @@ function nodeName(layer, index) {
 
 function drawNetwork(holder, when) {
   const { sizes, used } = record.network;
+  // Every matrix leads from one layer to the next, a linear path from the first to the last.
   const matrices = [], biases = [];
   for (const leaf of record.leaves) (leaf.shape.length === 2 ? matrices : biases).push(leaf);
+  const ends = matrices.map((leaf, i) => leaf.path === "['linear']" ? [0, sizes.length - 1] : [i, i + 1]);
   const largest = Math.max(...sizes);
   const height = Math.max(200, Math.min(640, largest * 22)) + 24;
   const { svg, width } = canvas(holder, height, `Layers of ${sizes.join(', ')} nodes with ${record.live[when === 'before' ? 0 : 1]} weights.`);
@@ -36,25 +38,26 @@ function drawNetwork(holder, when) {
   const y = (layer, i) => height / 2 + (i - (sizes[layer] - 1) / 2) * room[layer];
   const alive = (layer, i) => when === 'before' || used[layer][i];
   let weights = [];
-  matrices.forEach((leaf, layer) => {
+  matrices.forEach((leaf, matrix) => {
+    const [start, end] = ends[matrix];
     for (const w of weightsOf(leaf, when)) {
-      const from = Math.floor(w.index / sizes[layer + 1]), to = w.index % sizes[layer + 1];
-      weights.push({ ...w, line: [xs[layer], y(layer, from), xs[layer + 1], y(layer + 1, to)], layer, from, to });
+      const from = Math.floor(w.index / sizes[end]), to = w.index % sizes[end];
+      weights.push({ ...w, line: [xs[start], y(start, from), xs[end], y(end, to)], matrix, from, to });
     }
   });
   weights.sort((a, b) => b.delta_f - a.delta_f);
   const all = record.live[when === 'before' ? 0 : 1] - biases.reduce((sum, leaf) => sum + leaf[when].live, 0);
   weights = weights.slice(0, MOST_LINES);
-  const strongest = matrices.map((_, layer) => Math.max(1e-9, ...weights.filter((w) => w.layer === layer).map((w) => Math.abs(w.mean))));
+  const strongest = matrices.map((_, matrix) => Math.max(1e-9, ...weights.filter((w) => w.matrix === matrix).map((w) => Math.abs(w.mean))));
   const slim = Math.max(0.2, Math.min(1, Math.sqrt(250 / Math.max(1, weights.length))));  // many lines are thin lines
   const lines = make('g', { 'stroke-linecap': 'round' }, svg);
   const marks = [];
   [...weights].reverse().forEach((w) => {
     make('line', {
       class: w.mean >= 0 ? 'positive' : 'negative', x1: w.line[0], y1: w.line[1], x2: w.line[2], y2: w.line[3],
-      'stroke-width': slim * (0.6 + 3.4 * Math.abs(w.mean) / strongest[w.layer]), 'stroke-opacity': slim * (0.06 + 0.94 * certainty(w)),
+      'stroke-width': slim * (0.6 + 3.4 * Math.abs(w.mean) / strongest[w.matrix]), 'stroke-opacity': slim * (0.06 + 0.94 * certainty(w)),
     }, lines);
-    marks.push({ line: w.line, tell: () => tellWeight(`${nodeName(w.layer, w.from)} → ${nodeName(w.layer + 1, w.to)}`, w) });
+    marks.push({ line: w.line, tell: () => tellWeight(`${nodeName(ends[w.matrix][0], w.from)} → ${nodeName(ends[w.matrix][1], w.to)}`, w) });
   });
   marks.reverse();
   sizes.forEach((n, layer) => {

@@ -1,0 +1,124 @@
+"""What a user should know about a trained model that explains its targets badly, in sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from secateur.likelihoods import (
+    BernoulliLikelihood,
+    CategoricalLikelihood,
+    GaussianLikelihood,
+    PoissonLikelihood,
+)
+from secateur.trained import Trained
+
+__all__ = ["CaveatWarning", "find_caveats"]
+
+# Ratio of the largest to the smallest singular value of standardised inputs from which weights
+# that are believed independent cannot follow them.
+_LARGE_CONDITION = 100.0
+# Rows and columns up to which ridge regression is tried: some hundredths of a second.
+_MAX_ROWS, _MAX_COLUMNS = 5_000, 500
+
+
+class CaveatWarning(UserWarning):
+    """A trained model explains its targets badly; the message says in which way."""
+
+
+def find_caveats(trained: Trained, data: tuple[Any, Any]) -> list[str]:
+    """Return what is wrong with a model on the rows that it was trained on.
+
+    Args:
+        trained: A trained model, usually after pruning.
+        data: Inputs of shape (rows, inputs) and targets that it was trained on.
+
+    Returns:
+        A sentence each: that it does not depend on its inputs, that it is not better than a
+        constant, or that its inputs are collinear and ridge regression does better. Empty for a
+        model that has none of these problems.
+
+    Example:
+        >>> import jax, secateur as sc
+        >>> x = np.random.default_rng(0).normal(size=(40, 2))
+        >>> y = np.random.default_rng(1).normal(size=(40, 1))
+        >>> network = sc.networks.Dense(2, hidden=())
+        >>> model = sc.BayesianModel(network, network.init(jax.random.key(0)))
+        >>> fitted = sc.fit(model, (x, y), key=jax.random.key(1), progress=False)
+        >>> pruned = sc.prune(fitted, (x, y), key=jax.random.key(2), progress=False)
+        >>> find_caveats(pruned, (x, y))[0][:41]
+        'no input is left: the model is a constant'
+    """
+    x, y = data[0], np.asarray(data[1])
+    prediction = trained.predict(x)
+    outputs = np.asarray(prediction.outputs.mean)
+    if np.all(outputs == outputs[:1]):
+        return [
+            "no input is left: the model is a constant. Either the inputs do not explain the "
+            "target, or there are too few rows to show that they do"
+        ]
+    caveats = []
+    baseline = _find_constant_density(trained.model.likelihood, y)
+    achieved = float(np.mean(prediction.log_density(y)))
+    if baseline is not None and achieved <= baseline:
+        caveats.append(
+            "the model is not better than a constant: its log-likelihood on the training rows is "
+            f"{achieved:.3f} nats per row, that of a constant {baseline:.3f}"
+        )
+    is_gaussian = isinstance(trained.model.likelihood, GaussianLikelihood)
+    if is_gaussian and np.ndim(x) == 2 and y.ndim == 2:
+        caveats += _compare_with_ridge(np.asarray(x, np.float64), y, np.asarray(prediction.mean))
+    return caveats
+
+
+def _find_constant_density(likelihood: Any, y: np.ndarray) -> float | None:
+    """Return the log-likelihood per row of the best constant; None for other likelihoods."""
+    if isinstance(likelihood, CategoricalLikelihood | BernoulliLikelihood):
+        columns = y.reshape(len(y), -1)
+        shares = [np.unique(c, return_counts=True)[1] / len(y) for c in columns.T]
+        return float(sum(np.sum(s * np.log(s)) for s in shares))
+    if isinstance(likelihood, GaussianLikelihood) and likelihood.precision is None:
+        variance = np.var(y.reshape(len(y), -1).astype(np.float64), axis=0)
+        return float(-0.5 * np.sum(np.log(2 * np.pi * np.e * variance)))
+    if isinstance(likelihood, PoissonLikelihood):
+        from scipy.special import gammaln, xlogy
+
+        counts = y.reshape(len(y), -1)
+        rates = counts.mean(axis=0)
+        densities = xlogy(counts, rates) - rates - gammaln(counts + 1.0)
+        return float(np.mean(np.sum(densities, axis=1)))
+    return None
+
+
+def _compare_with_ridge(x: np.ndarray, y: np.ndarray, mean: np.ndarray) -> list[str]:
+    """Compare with ridge regression where inputs are nearly collinear.
+
+    The model's error on the rows it was trained on is optimistic, the leave-one-out error of ridge
+    regression is not: where even the first is larger, something is wrong.
+    """
+    from sklearn.linear_model import RidgeCV
+
+    deviation = x.std(axis=0)
+    x = (x - x.mean(axis=0))[:, deviation > 0] / deviation[deviation > 0]
+    if not x.shape[1] or len(x) > _MAX_ROWS or x.shape[1] > _MAX_COLUMNS:
+        return []
+    singular = np.linalg.svd(x, compute_uv=False)
+    smallest = singular[-1] if len(x) > x.shape[1] else 0.0
+    condition = singular[0] / smallest if smallest > 0 else np.inf
+    if condition < _LARGE_CONDITION:
+        return []
+    y = np.asarray(y, np.float64)
+    scale = np.where(y.std(axis=0) > 0, y.std(axis=0), 1)
+    target = (y - y.mean(axis=0)) / scale
+    ridge = RidgeCV(np.logspace(-6, 3, 28)).fit(x, target)
+    ridge_error = np.sqrt(-ridge.best_score_) if np.ndim(ridge.best_score_) == 0 else np.nan
+    own_error = np.sqrt(np.mean(np.square((mean - y) / scale)))
+    if not own_error >= ridge_error:
+        return []
+    return [
+        f"the inputs are nearly collinear (condition number {condition:.0f}), and the model's "
+        f"error on its training rows, {own_error:.3g} standard deviations of the target, is not "
+        f"below the leave-one-out error of ridge regression, {ridge_error:.3g}. Principal "
+        "components of the inputs, or fewer of them, would serve better"
+    ]

@@ -1,0 +1,331 @@
+"""The structure of a dense network that the evidence favours.
+
+All structures are one network in which some weights do not exist from the start, so that one
+compiled program trains them side by side. What they are compared by is the free energy after
+pruning.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+
+from secateur.distributions import Normal
+from secateur.fitting import find_prior_groups, fit_runs
+from secateur.likelihoods.base import Likelihood
+from secateur.model import BayesianModel
+from secateur.networks import Dense
+from secateur.progress import Callback, Progress
+from secateur.pruning import prune_many
+from secateur.pruning.budget import Budget, make_budget
+from secateur.trained import Trained
+from secateur.training.recipe import Recipe, Training, choose_recipe
+from secateur.training.sources import make_source
+
+__all__ = ["STRUCTURES", "Candidate", "Selection", "Structure", "select_structure"]
+
+
+class Structure(NamedTuple):
+    """A structure of a dense network.
+
+    Attributes:
+        hidden: Number of units of every hidden layer; empty for none.
+        linear_path: Whether there are weights from the inputs to the outputs. Without them and
+            without hidden units, the network is a constant.
+    """
+
+    hidden: tuple[int, ...]
+    linear_path: bool
+
+    def __str__(self) -> str:
+        if not self.hidden:
+            return "linear" if self.linear_path else "constant"
+        units = ", ".join(map(str, self.hidden)) + " units"
+        return units + (" and a linear path" if self.linear_path else "")
+
+    def make_network(self, inputs: int, outputs: int, activation: str) -> Dense:
+        """Return the network of this structure; a constant is a linear one, all of it cut."""
+        path = self.linear_path and bool(self.hidden)
+        return Dense(inputs, self.hidden, outputs, activation, linear_path=path)
+
+
+# Where data are few, units at their prior add so much variance that nothing is learnt: a wide
+# network must never be the only one that is tried. Where data are many, width costs nothing, since
+# units that are not needed are cut.
+STRUCTURES = (
+    Structure((), False),
+    Structure((), True),
+    Structure((3,), True),
+    Structure((10,), True),
+    Structure((50,), True),
+    Structure((50,), False),
+)
+
+
+class Candidate(NamedTuple):
+    """One structure that was trained and pruned.
+
+    Attributes:
+        structure: Its structure.
+        fitted: The model before pruning.
+        pruned: The model after pruning.
+    """
+
+    structure: Structure
+    fitted: Trained
+    pruned: Trained
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Structures that were compared, and the one of least free energy after pruning.
+
+    Attributes:
+        candidates: What became of every structure; of several restarts, of the best one.
+        best: The candidate of least free energy.
+    """
+
+    candidates: tuple[Candidate, ...]
+    best: Candidate
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return structure, weights and free energy of every candidate, before and after."""
+        return [
+            {
+                "structure": str(c.structure),
+                "weights_before": c.fitted.live_weights,
+                "weights_after": c.pruned.live_weights,
+                "free_energy_before": c.fitted.free_energy,
+                "free_energy_after": c.pruned.free_energy,
+                "chosen": c is self.best,
+            }
+            for c in self.candidates
+        ]
+
+
+def select_structure(
+    data: tuple[Any, ...],
+    *,
+    outputs: int,
+    likelihood: Likelihood,
+    key: Array,
+    structures: Sequence[Structure] = STRUCTURES,
+    activation: str = "relu",
+    inference: str = "moments",
+    prior: Any = None,
+    learn_priors: str | None = "inputs",
+    restarts: int = 1,
+    recipe: str | Recipe = "default",
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    rate: float | None = None,
+    prune: bool = True,
+    prune_options: dict[str, Any] | None = None,
+    checkpoint: Callable[[str], str | os.PathLike] | None = None,
+    progress: bool = True,
+    callbacks: tuple[Callback | None, Callback | None] = (None, None),
+) -> Selection:
+    """Train and prune dense networks of several structures, and choose by free energy.
+
+    Args:
+        data: Inputs of shape (rows, inputs), targets and, optionally, weights of the rows.
+        outputs: Number of outputs of the network.
+        likelihood: How targets scatter around the function.
+        key: A JAX random key.
+        structures: Structures to compare.
+        activation: Activation of hidden units; see `secateur.networks.ACTIVATIONS`.
+        inference: See `BayesianModel`.
+        prior: Prior of the weights. Defaults to N(0, 1).
+        learn_priors: See `secateur.fit`.
+        restarts: Number of initialisations of every structure.
+        recipe: See `secateur.fit`.
+        epochs: See `secateur.fit`.
+        batch_size: See `secateur.fit`.
+        rate: See `secateur.fit`.
+        prune: Whether to prune. If not, the free energy before pruning chooses.
+        prune_options: Options of `secateur.prune_many`; `epochs` is that of each retraining.
+        checkpoint: Function that returns the checkpoint file of "fit" and of "prune".
+        progress: Whether to show progress.
+        callbacks: Callbacks of training and of pruning; see `secateur.fit`.
+
+    Returns:
+        A `Selection`, whose models are networks of their structure alone.
+
+    Example:
+        >>> x = np.random.default_rng(0).normal(size=(60, 2))
+        >>> y = 2 * x[:, :1] + 0.1 * np.random.default_rng(1).normal(size=(60, 1))
+        >>> from secateur.likelihoods import GaussianLikelihood
+        >>> selection = select_structure(
+        ...     (x, y), outputs=1, likelihood=GaussianLikelihood(), key=jax.random.key(0),
+        ...     structures=[Structure((), False), Structure((), True), Structure((3,), True)],
+        ...     progress=False,
+        ... )
+        >>> print(selection.best.structure)
+        linear
+    """
+    if not structures or restarts < 1:
+        raise ValueError("give at least one structure and one restart.")
+    whole = _join_structures(structures, np.shape(data[0])[1], outputs, activation)
+    start_key, fit_key, prune_key = jax.random.split(key, 3)
+    chosen = choose_recipe(recipe, epochs=epochs, batch_size=batch_size, rate=rate)
+    model = BayesianModel(
+        whole,
+        whole.init(start_key),
+        likelihood=likelihood,
+        prior=Normal(0.0, 1.0) if prior is None else prior,
+        inference=inference,
+    )
+    runs = [s for s in structures for _ in range(restarts)]
+    source = make_source(data, size=None, batch_size=chosen.batch_size)
+    starts = [
+        _make_start(whole, structure, chosen, jax.random.fold_in(start_key, number))
+        for number, structure in enumerate(runs)
+    ]
+    paths = {name: None if checkpoint is None else checkpoint(name) for name in ("fit", "prune")}
+    fits = fit_runs(
+        model,
+        source,
+        list(jax.random.split(fit_key, len(runs))) if len(runs) > 1 else [fit_key],
+        Training(chosen, None, find_prior_groups(model, source, learn_priors)),
+        paths["fit"],
+        Progress("fit", show=progress, callback=callbacks[0]),
+        starts=starts,
+    )
+    pruned = fits
+    if prune:
+        pruned = prune_many(
+            fits,
+            [data],
+            key=prune_key,
+            checkpoint=paths["prune"],
+            progress=progress,
+            callback=callbacks[1],
+            **(prune_options or {}),
+        )
+    budget = make_budget(prune_options or {})
+    candidates = [
+        _choose_restart(
+            structure,
+            fits[start : start + restarts],
+            pruned[start : start + restarts],
+            budget,
+        )
+        for structure, start in zip(structures, range(0, len(runs), restarts), strict=True)
+    ]
+    best = min(candidates, key=lambda c: _rank(c.pruned, budget))
+    return Selection(tuple(candidates), best)
+
+
+def _rank(trained: Trained, budget: Budget) -> tuple[bool, float, int]:
+    """Order by whether requirements are met, then free energy; of the same, the fewest weights."""
+    value = trained.free_energy
+    energy = math.inf if math.isnan(value) else value
+    return not budget.is_met_by(trained), energy, trained.live_weights
+
+
+def _choose_restart(
+    structure: Structure, fits: Sequence[Trained], pruned: Sequence[Trained], budget: Budget
+) -> Candidate:
+    best = min(range(len(pruned)), key=lambda run: _rank(pruned[run], budget))
+    energies = tuple(p.free_energy for p in pruned)
+    own = _take_structure(pruned[best], structure)
+    return Candidate(
+        structure, _take_structure(fits[best], structure), replace(own, restarts=energies)
+    )
+
+
+def _join_structures(
+    structures: Sequence[Structure], inputs: int, outputs: int, activation: str
+) -> Dense:
+    """Return the smallest network that all structures are part of."""
+    depths = {len(s.hidden) for s in structures} - {0}
+    if len(depths) > 1:
+        raise ValueError(
+            "structures of different depths cannot be compared in one program. Give structures "
+            "with the same number of hidden layers, or with none."
+        )
+    hidden = tuple(map(max, zip(*(s.hidden for s in structures if s.hidden), strict=True)))
+    path = any(s.linear_path or not s.hidden for s in structures)
+    return Dense(inputs, hidden, outputs, activation, linear_path=path and bool(hidden))
+
+
+def _find_indices(whole: Dense, structure: Structure) -> Any:
+    """Return, for every array of the whole network, the part that a structure has."""
+    own = structure.hidden or (0,) * len(whole.hidden)
+    sizes = [whole.inputs, *own, whole.outputs]
+    path = (slice(0, whole.inputs if structure.linear_path else 0), slice(None))
+    layers = [
+        {"weights": (slice(0, before), slice(0, after)), "bias": (slice(0, after),)}
+        for before, after in pairwise(sizes)
+    ]
+    if not whole.hidden:
+        return {"layers": [layers[0] | {"weights": path}]}
+    return {"layers": layers} | ({"linear": path} if whole.linear_path else {})
+
+
+def _make_start(whole: Dense, structure: Structure, recipe: Recipe, key: Array) -> Any:
+    """Return the beliefs that a structure starts from, as part of the whole network."""
+    deviation = 1.0 if recipe.initial_deviation is None else recipe.initial_deviation
+    params = jax.tree.map(np.array, whole.init(key))
+    # As large as those of a network that has no more units than this.
+    for layer, all_units, own in zip(
+        params["layers"][1:], whole.hidden, structure.hidden or whole.hidden, strict=True
+    ):
+        layer["weights"] *= math.sqrt(all_units / own)
+
+    def hold(index: tuple[slice, ...], weights: np.ndarray) -> Normal:
+        exists = np.zeros(weights.shape, bool)
+        exists[index] = True
+        mean = np.where(exists, weights, 0).astype(weights.dtype)
+        return Normal(mean, np.where(exists, deviation**2, 0).astype(weights.dtype))
+
+    return jax.tree.map(hold, _find_indices(whole, structure), params, is_leaf=_is_index)
+
+
+def _is_index(node: Any) -> bool:
+    return isinstance(node, tuple)
+
+
+def _take_structure(trained: Trained, structure: Structure) -> Trained:
+    """Return a model of the whole network as one of its structure alone."""
+    model, training = trained.model, trained.training
+    whole = model.f
+    assert isinstance(whole, Dense)
+    network = structure.make_network(whole.inputs, whole.outputs, whole.activation)
+    if network == whole:
+        return trained
+    indices = _find_indices(whole, structure)
+
+    def take(tree: Any) -> Any:
+        if not structure.hidden:  # what is left is one layer
+            return {"layers": [{"weights": tree["linear"], "bias": tree["layers"][-1]["bias"]}]}
+        return tree if structure.linear_path else {"layers": tree["layers"]}
+
+    def cut_leaf(index: tuple[slice, ...], leaf: Any) -> Any:
+        return jax.tree.map(lambda array: np.asarray(array)[index], leaf)
+
+    def cut(tree: Any) -> Any:
+        if not structure.hidden:
+            return take(tree)
+        return take(jax.tree.map(cut_leaf, indices, tree, is_leaf=_is_index))
+
+    groups = training.prior_groups
+    if groups is not None:
+        treedef: Any = jax.tree.structure(model.params)
+        by_leaf = take(treedef.unflatten(groups))
+        groups = tuple(jax.tree.leaves(by_leaf, is_leaf=lambda axis: axis is None))
+    return replace(
+        trained,
+        model=replace(model, f=network, params=cut(model.params)),
+        beliefs=cut(trained.beliefs),
+        priors=cut(trained.priors),
+        training=replace(training, prior_groups=groups),
+    )

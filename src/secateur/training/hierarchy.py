@@ -1,0 +1,155 @@
+"""Priors whose variances are learnt, with a Gamma prior of their own on every precision.
+
+Weights are in groups: a whole leaf, or one index along an axis of it. The weights of a group share
+the precision of their Normal prior:
+
+    w ~ N(m, 1/λ)        λ ~ Gamma(a, b)        q(λ) = Gamma(a + n/2, b + ½ Σ E[(w − m)²])
+
+over its n live weights. `TrainingState.prior` holds N(m, 1/E[λ]); everything else that a learnt
+precision adds to the free energy depends on n and E[λ] alone, and is `hyper_complexity`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+from jax import Array
+from jax.scipy.special import digamma, gammaln
+
+from secateur.distributions import Gamma, Normal
+from secateur.training.layout import Layout, Place, Vectors
+
+__all__ = ["PriorGroups", "credit_groups", "find_hyperprior", "fit_priors", "hyper_complexity"]
+
+# For every uncertain leaf, the axis along which each index is a group, or None for one group.
+PriorGroups = tuple[int | None, ...]
+
+# Heavy-tailed: a weight alone has a Student t prior with one degree of freedom. Weights of a leaf
+# are within a decade or so of 1, since data are standardised. Those of an input that does not
+# matter may be as small as they like, and a wide prior lets such an input cost more than it is
+# worth.
+LEAF_HYPERPRIOR = Gamma(0.5, 0.05)
+INPUT_HYPERPRIOR = Gamma(0.5, 5e-7)
+
+
+def find_hyperprior(axis: int | None) -> Gamma:
+    """Return the prior of the precisions of a leaf's groups."""
+    return LEAF_HYPERPRIOR if axis is None else INPUT_HYPERPRIOR
+
+
+def fit_priors(
+    layout: Layout,
+    groups: PriorGroups,
+    alive: Vectors,
+    flat: tuple[Normal, ...],
+    priors: tuple[Normal, ...],
+) -> tuple[Normal, ...]:
+    """Return the priors N(m, 1/E[λ]) at the q(λ) of least free energy.
+
+    Args:
+        layout: Layout of the weights.
+        groups: Groups of the weights.
+        alive: Which weights are alive, by vector.
+        flat: Beliefs, by vector.
+        priors: Priors, by vector; their means stay.
+    """
+    squares = tuple(
+        jnp.where(a, q.variance + jnp.square(q.mean - p.mean), 0)
+        for q, p, a in zip(flat, priors, alive, strict=True)
+    )
+    variances = []
+    for place, axis in zip(layout.places, groups, strict=True):
+        count = _sum_group(place, axis, alive)
+        total = _sum_group(place, axis, squares)
+        prior = find_hyperprior(axis)
+        variances.append((prior.rate + 0.5 * total) / (prior.shape + 0.5 * count))
+    vectors = layout.vectors(variances, padding=1.0)
+    return tuple(Normal(p.mean, v) for p, v in zip(priors, vectors, strict=True))
+
+
+def hyper_complexity(
+    layout: Layout, groups: PriorGroups, alive: Vectors, priors: tuple[Normal, ...]
+) -> Array:
+    """Return what the learnt precisions add to KL[q(w) ‖ N(m, 1/E[λ])], in nats.
+
+        Σ_groups  ½ n (ln E[λ] − E[ln λ]) + KL[q(λ) ‖ p(λ)]
+
+    Args:
+        layout: Layout of the weights.
+        groups: Groups of the weights.
+        alive: Which weights are alive, by vector.
+        priors: Priors, by vector, from `fit_priors`.
+    """
+    columns = _group_complexities(layout, groups, alive, priors)
+    return sum((jnp.sum(c) for c in columns), start=jnp.zeros((), layout.dtype))
+
+
+def credit_groups(
+    layout: Layout,
+    groups: PriorGroups,
+    alive: Vectors,
+    priors: tuple[Normal, ...],
+    delta_f: Vectors,
+) -> Vectors:
+    """Return scores of weights in which a group that is cut as a whole also saves its precision.
+
+    The scores of a group that would remain, Σ delta_f > 0, are compared with the complexity of its
+    precision. Where that is larger, removing the whole group lowers the free energy, and the scores
+    of its weights are scaled so that their sum is the change that is expected.
+
+    Args:
+        layout: Layout of the weights.
+        groups: Groups of the weights.
+        alive: Which weights are alive, by vector.
+        priors: Priors, by vector, from `fit_priors`.
+        delta_f: Scores, by vector; +inf where a weight is not alive.
+    """
+    remains = tuple(a & (d > 0) for a, d in zip(alive, delta_f, strict=True))
+    positive = tuple(jnp.where(r, d, 0) for r, d in zip(remains, delta_f, strict=True))
+    savings = _group_complexities(layout, groups, remains, priors)
+    factors = []
+    for place, axis, saving in zip(layout.places, groups, savings, strict=True):
+        total = _sum_group(place, axis, positive)
+        is_worse = (total > 0) & (total <= saving)
+        factors.append(jnp.where(is_worse, 1 - saving / jnp.where(total > 0, total, 1), 1))
+    vectors = layout.vectors(factors, padding=1.0)
+    return tuple(jnp.where(r, d * f, d) for r, d, f in zip(remains, delta_f, vectors, strict=True))
+
+
+def _sum_group(place: Place, axis: int | None, vectors: Sequence[Array]) -> Array:
+    """Sum over each group of a leaf, in a shape that broadcasts to the leaf's."""
+    whole = vectors[place.vector]
+    leaf = whole[place.start : place.start + place.size].reshape(place.shape)
+    others = tuple(a for a in range(leaf.ndim) if a != axis)
+    return jnp.sum(leaf, axis=others, keepdims=True, dtype=None if leaf.dtype != bool else int)
+
+
+def _group_complexities(
+    layout: Layout, groups: PriorGroups, alive: Vectors, priors: tuple[Normal, ...]
+) -> list[Array]:
+    """Return the complexity of each group's precision, by leaf."""
+    by_leaf = []
+    for place, axis in zip(layout.places, groups, strict=True):
+        half = 0.5 * _sum_group(place, axis, alive).astype(layout.dtype)
+        variance = _first_of_group(place, axis, priors[place.vector].variance)
+        prior = find_hyperprior(axis)
+        shape = prior.shape + half
+        rate = variance * shape
+        logarithm = jnp.log(shape) - digamma(shape)
+        divergence = (
+            half * digamma(shape)
+            - gammaln(shape)
+            + gammaln(prior.shape)
+            + prior.shape * jnp.log(rate / prior.rate)
+            + shape * (prior.rate - rate) / rate
+        )
+        by_leaf.append(jnp.where(half > 0, half * logarithm + divergence, 0))
+    return by_leaf
+
+
+def _first_of_group(place: Place, axis: int | None, vector: Array) -> Array:
+    """Return the first element of each group of a leaf, whose elements are all the same."""
+    leaf = vector[place.start : place.start + place.size].reshape(place.shape)
+    index = tuple(slice(None) if a == axis else slice(0, 1) for a in range(leaf.ndim))
+    return leaf[index]

@@ -1,0 +1,123 @@
+"""Structures of dense networks, chosen by the free energy after pruning."""
+
+import jax
+import numpy as np
+import pytest
+
+import secateur as sc
+from secateur.caveats import find_caveats
+from secateur.selection import Structure, _make_start, select_structure
+from secateur.training.recipe import RECIPES
+
+CONSTANT, LINEAR = Structure((), False), Structure((), True)
+NARROW, WIDE = Structure((3,), True), Structure((8,), False)
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 3))
+NOISE = 0.1 * RNG.normal(size=(60, 1))
+TARGETS = {
+    "constant": 5 + 10 * RNG.normal(size=(60, 1)),
+    "linear": X[:, :1] - 2 * X[:, 1:2] + NOISE,
+    "units": 2 * np.abs(X[:, :1]) + NOISE,
+}
+
+
+@pytest.fixture(scope="module", params=list(TARGETS))
+def selected(request):
+    selection = select_structure(
+        (X, TARGETS[request.param]),
+        outputs=1,
+        likelihood=sc.GaussianLikelihood(),
+        key=jax.random.key(0),
+        structures=[CONSTANT, LINEAR, NARROW, WIDE],
+        progress=False,
+    )
+    return request.param, selection
+
+
+def test_the_evidence_chooses(selected):
+    name, selection = selected
+    if name == "units":
+        assert selection.best.structure in (NARROW, WIDE)
+    else:
+        assert str(selection.best.structure) == name
+    energies = [c.pruned.free_energy for c in selection.candidates]
+    assert selection.best.pruned.free_energy == min(energies)
+    rows = selection.table()
+    assert [r["chosen"] for r in rows].count(True) == 1
+    assert [r["structure"] for r in rows][:2] == ["constant", "linear"]
+
+
+def test_candidates_are_networks_of_their_own(selected, tmp_path):
+    """Oracle: the free energy of the smaller network's beliefs, computed afresh."""
+    name, selection = selected
+    y = TARGETS[name]
+    for candidate in selection.candidates:
+        pruned, structure = candidate.pruned, candidate.structure
+        assert pruned.model.f == structure.make_network(3, 1, "relu")
+        shapes = jax.tree.map(np.shape, pruned.model.params)
+        expected = jax.tree.map(np.shape, pruned.model.f.init(jax.random.key(0)))
+        assert shapes == expected
+        again = sc.prune(pruned, (X, y), key=jax.random.key(3), progress=False)
+        assert again.free_energy <= pruned.free_energy + 1e-2
+        sc.save(pruned, tmp_path / "model.safetensors")
+        loaded = sc.load(tmp_path / "model.safetensors")
+        np.testing.assert_array_equal(loaded.predict(X).mean, pruned.predict(X).mean)
+        assert loaded.training.prior_groups == pruned.training.prior_groups
+
+
+def test_a_constant_is_said_to_be_one(selected):
+    name, selection = selected
+    caveats = find_caveats(selection.best.pruned, (X, TARGETS[name]))
+    assert bool(caveats) == (name == "constant")
+    if caveats:
+        assert "the model is a constant" in caveats[0]
+
+
+def test_structures_start_as_parts_of_the_whole():
+    whole = sc.networks.Dense(3, (8,), 2, linear_path=True)
+    start = _make_start(whole, NARROW, RECIPES["default"], jax.random.key(0))
+    alive = jax.tree.map(
+        lambda q: np.asarray(q.variance) > 0, start, is_leaf=lambda q: isinstance(q, sc.Normal)
+    )
+    assert alive["layers"][0]["weights"].sum() == 9
+    assert alive["layers"][0]["bias"].tolist() == [True] * 3 + [False] * 5
+    assert alive["layers"][1]["weights"].sum() == 6
+    assert alive["linear"].all()
+    spread = np.std(start["layers"][1]["weights"].mean[:3])
+    assert 0.2 < spread < 2.5  # about √(2/3), not √(2/8)
+
+
+def test_structures_of_different_depths_are_refused():
+    with pytest.raises(ValueError, match="different depths"):
+        select_structure(
+            (X, X[:, :1]), outputs=1, likelihood=sc.GaussianLikelihood(), key=jax.random.key(0),
+            structures=[Structure((3,), False), Structure((3, 3), False)],
+        )  # fmt: skip
+
+
+def test_a_network_with_a_linear_path_adds_it():
+    """Oracle: the same computation in NumPy."""
+    network = sc.networks.Dense(3, (4,), 2, linear_path=True)
+    params = jax.tree.map(np.asarray, network.init(jax.random.key(0)))
+    first, last = params["layers"]
+    hidden = np.maximum(X @ first["weights"] + first["bias"], 0)
+    expected = hidden @ last["weights"] + last["bias"] + X @ params["linear"]
+    np.testing.assert_allclose(network(params, X), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="linear already"):
+        sc.networks.Dense(3, (), 2, linear_path=True)
+
+
+def test_collinear_inputs_that_ridge_regression_would_master_are_reported():
+    rng = np.random.default_rng(1)
+    base = rng.normal(size=(80, 1))
+    x = base + 1e-4 * rng.normal(size=(80, 5))
+    y = (x[:, :1] - x[:, 1:2]) * 1e4
+    model = sc.networks.Dense(5, ())
+    fitted = sc.fit(
+        sc.BayesianModel(model, model.init(jax.random.key(0))),
+        (x, y),
+        key=jax.random.key(1),
+        progress=False,
+        epochs=200,
+    )
+    assert any("collinear" in c for c in find_caveats(fitted, (x, y)))
