@@ -75,8 +75,9 @@ def make_model(target="number", *, missing="mean", inference="moments", seed=0):
         network, params, scaled=1, seed=seed, likelihood=likelihood, inference=inference
     )
     first = known.beliefs["layers"][0]["weights"]
-    keep = np.ones(first.mean.shape)
-    keep[[0, 3]] = 0
+    names = [i["name"] for i in table.encoding.inputs]
+    keep = np.array([i["column"] != CUT for i in table.encoding.inputs])[:, None] * 1.0
+    keep[names.index(f"{KIND}={KINDS[0]}")] = 0
     known.beliefs["layers"][0]["weights"] = sc.Normal(first.mean * keep, first.variance * keep)
     second = known.beliefs["layers"][1]["weights"]
     keep = np.ones((6, 1))
@@ -89,6 +90,10 @@ def make_model(target="number", *, missing="mean", inference="moments", seed=0):
         compaction=None,
         extra={"table": table.encoding.to_json()},
     ), table.encoding
+
+
+def count_inputs(model):
+    return model.model.f.inputs
 
 
 def take_rows(frame, encoding, model, **options):
@@ -115,7 +120,7 @@ def compiled_rows(folder, name, model, frame):
 @pytest.mark.parametrize("target", ["number", "classes"])
 def test_predictions_at_means_are_those_of_the_function(target, inference):
     model, _ = make_model(target, inference=inference)
-    x = np.random.default_rng(0).normal(size=(20, 8)) + model.scaling.inputs.shift
+    x = np.random.default_rng(0).normal(size=(20, count_inputs(model))) + model.scaling.inputs.shift
     z = ((x - model.scaling.inputs.shift) / model.scaling.inputs.scale).astype(np.float32)
     f = np.asarray(model.model.f(mean_weights(model.beliefs), jnp.asarray(z)), np.float64)
     answer = model.predict(x, at_means=True)
@@ -148,18 +153,21 @@ def test_doubles_stay_doubles_at_means():
 
 
 def test_used_inputs_are_those_that_change_predictions():
-    model, _ = make_model()
-    rows = np.random.default_rng(0).normal(size=(10, 8)) + model.scaling.inputs.shift
+    model, encoding = make_model()
+    rows = (
+        np.random.default_rng(0).normal(size=(10, count_inputs(model))) + model.scaling.inputs.shift
+    )
     truth = model.predict(rows)
     changes = []
-    for column in range(8):
+    for column in range(count_inputs(model)):
         moved = rows.copy()
         moved[:, column] += 3
         answer = model.predict(moved)
         same = np.array_equal(answer.mean, truth.mean)
         changes.append(not (same and np.array_equal(answer.variance, truth.variance)))
     assert find_used_inputs(model).tolist() == changes
-    assert changes.count(False) == 2
+    names = [i["name"] for i, yes in zip(encoding.inputs, changes, strict=True) if not yes]
+    assert names == [CUT, f"{CUT} is missing", f"{KIND}={KINDS[0]}"]
 
 
 @pytest.mark.parametrize("missing", ["mean", "drop", "error"])
@@ -239,7 +247,7 @@ def test_limits_are_kept_with_the_encoding():
 @pytest.mark.parametrize("target", ["number", "classes"])
 def test_rows_of_a_table_go_through_c(target, mean, tmp_path):
     """With all their missing values, and with the difference from `predict` that is stated."""
-    model, encoding = make_model(target)
+    model, encoding = make_model(target, seed=2)
     frame = make_frame(target)
     x = encode_used_columns(model, encoding, frame).x
     sheet = export(model, tmp_path / "net.c", inputs=x, mean=mean, measured=False)
@@ -399,7 +407,7 @@ def test_rows_under_sanitizers(tmp_path):
     rows = table_rows.make_rows(labels.columns, make_frame("classes"))[:3]
     random = np.random.default_rng(0)
     for _ in range(200):
-        words = random.integers(0, 2**32, size=4, dtype=np.uint32)
+        words = random.integers(0, 2**32, size=len(rows[0].dtype), dtype=np.uint32)
         rows.append(np.frombuffer(words.tobytes(), rows[0].dtype).copy())
     functions = {"net_predict_row": 2, "net_in_range": 1, "net_probabilities": 2}
     calls = []
@@ -556,13 +564,14 @@ def test_inputs_of_a_table_are_those_that_are_used(tmp_path):
 
 def test_inputs_by_position_stay_unless_asked(tmp_path):
     model = replace(make_model()[0], extra=None)
-    names = [f"n{i}" for i in range(8)]
-    for options, count in (({}, 8), ({"keep_inputs": False}, 6)):
+    every, used = count_inputs(model), int(find_used_inputs(model).sum())
+    names = [f"n{i}" for i in range(every)]
+    for options, count in (({}, every), ({"keep_inputs": False}, used)):
         export(model, tmp_path / "net.c", input_names=names, measured=False, **options)
         header = (tmp_path / "net.h").read_text()
         assert f"#define NET_INPUTS {count}\n" in header
-        assert re.findall(r"/\* (n\d) \*/", header) == [
-            n for n, used in zip(names, find_used_inputs(model), strict=True) if used or count == 8
+        assert re.findall(r"/\* (n\d+) \*/", header) == [
+            n for n, yes in zip(names, find_used_inputs(model), strict=True) if yes or not options
         ]
         assert "_row" not in header
 
@@ -604,11 +613,14 @@ def test_rows_that_are_drawn_look_like_the_table(tmp_path):
     text = (tmp_path / "net.c").read_text()
     block = text[text.index("static const float inputs") : text.index("static const float outputs")]
     numbers = [float(n) for n in re.findall(r"(?<!\w)(-?[\d.]+(?:e-?\d+)?)f", block)]
-    rows = np.array(numbers).reshape(-1, 8)
+    rows = np.array(numbers).reshape(-1, count_inputs(model))
     low, high = encoding.columns[1].limits
-    assert np.all((rows[:, 1] >= np.float32(low)) & (rows[:, 1] <= np.float32(high)))
-    assert set(np.unique(rows[:, 2:])) <= {0.0, 1.0}
-    assert (rows[:, 2:6].sum(axis=1) <= 1).all()
+    sizes = rows[:, [i["name"] == SIZE for i in encoding.inputs]]
+    assert np.all((sizes >= np.float32(low)) & (sizes <= np.float32(high)))
+    assert set(np.unique(rows[:, [i["kind"] != "number" for i in encoding.inputs]])) <= {0.0, 1.0}
+    is_kind = [i["column"] == KIND and i["kind"] == "category" for i in encoding.inputs]
+    assert sum(is_kind) == 4
+    assert (rows[:, is_kind].sum(axis=1) <= 1).all()
 
 
 def test_to_onnx_takes_mean():

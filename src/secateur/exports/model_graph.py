@@ -87,7 +87,7 @@ def make_model_graph(
         graph, function = _lower_averaged(trained, shape)
         by_frame = False
     else:
-        graph, function, by_frame = _lower_at_means(trained, shape)
+        graph, function, by_frame = _lower_at_means(trained, shape, is_exact=input_factors)
     graph = simplify_graph(graph, input_factors=input_factors)
     if len(graph.outputs) != 1:
         raise ExportError(
@@ -101,14 +101,21 @@ def make_model_graph(
 
 
 def _lower_at_means(
-    trained: Trained, shape: tuple[int, ...]
+    trained: Trained, shape: tuple[int, ...], *, is_exact: bool
 ) -> tuple[Graph, Callable[[Any], Any], bool]:
-    """Return the steps at the posterior means, the function, and whether it goes by frames."""
+    """Return the steps at the posterior means, the function, and whether it goes by frames.
+
+    Means of inputs have all their digits if `is_exact`: a second shift, which becomes part of a
+    bias where inputs have no step of their own.
+    """
     params = mean_weights(trained.beliefs)
 
     def predict(params: Any, x: Any) -> Any:
         units = trained.scaling.inputs
-        z = standardise_exactly(units, x) if isinstance(units, Affine) else x
+        if is_exact and isinstance(units, Affine):
+            z = standardise_exactly(units, x)
+        else:
+            z = trained.scaling.standardise_inputs(x, x.dtype)
         y = trained.model.f(params, z)
         return y if trained.scaling.targets is None else trained.scaling.targets.to_data(y)
 
