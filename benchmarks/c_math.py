@@ -48,6 +48,7 @@ CASES = [
     Case("expm1", np.expm1, -86.98, 88.72, "expm1f"),
     Case("log", np.log, 1e-45, 3.4e38, "logf"),
     Case("log1p", np.log1p, -0.9999999, 3.4e38, "log1pf"),
+    Case("asinh", np.arcsinh, -3.4e38, 3.4e38, "asinhf"),
     Case("tanh", np.tanh, -20, 20, "tanhf"),
     Case("sigmoid", special.expit, -40, 40, None),
     Case("erf", special.erf, -8, 8, "erff"),

@@ -24,6 +24,7 @@ STATED = {
     "expm1": (np.expm1, -86.98, 88.72, True),
     "log": (np.log, 1e-45, 3.4e38, True),
     "log1p": (np.log1p, -0.9999999, 3.4e38, True),
+    "asinh": (np.arcsinh, -3.4e38, 3.4e38, True),
     "tanh": (np.tanh, -20, 20, False),
     "sigmoid": (special.expit, -40, 40, False),
     "erf": (special.erf, -8, 8, False),
@@ -36,7 +37,8 @@ STATED = {
 EXACT = {"abs": np.abs, "floor": np.floor, "ceil": np.ceil, "round": np.rint}
 SPECIAL = {  # at -inf, inf, 0
     "exp": (0, np.inf, 1), "expm1": (-1, np.inf, 0), "log": (np.nan, np.inf, -np.inf),
-    "log1p": (np.nan, np.inf, 0), "tanh": (-1, 1, 0), "sigmoid": (0, 1, 0.5), "erf": (-1, 1, 0),
+    "log1p": (np.nan, np.inf, 0), "asinh": (-np.inf, np.inf, 0),
+    "tanh": (-1, 1, 0), "sigmoid": (0, 1, 0.5), "erf": (-1, 1, 0),
     "erfc": (2, 0, 1), "sqrt": (np.nan, np.inf, 0), "rsqrt": (np.nan, 0, np.inf),
     "sin": (np.nan, np.nan, 0), "cos": (np.nan, np.nan, 1), "abs": (np.inf, np.inf, 0),
     "floor": (-np.inf, np.inf, 0), "ceil": (-np.inf, np.inf, 0), "round": (-np.inf, np.inf, 0),

@@ -134,6 +134,7 @@ def export(
         translation = translate_model(
             small.model,
             original=trained,
+            kept=small.kept,
             name=prefix,
             header=f"{path.stem}.h",
             inputs=small.take_inputs(inputs),

@@ -15,11 +15,12 @@ from secateur.exports.evaluator import evaluate_graph, run_frames
 from secateur.exports.example_rows import FRAMES, draw_rows, find_row_shape
 from secateur.exports.graph import ExportError, Graph, Node
 from secateur.exports.lowering import lower_function, lower_model
-from secateur.exports.predictions import make_score_function
+from secateur.exports.predictions import make_score_function, standardise_exactly
 from secateur.exports.simplification import simplify_graph
 from secateur.propagation import UnsupportedOperation
 from secateur.pytrees import flatten_beliefs, is_belief
 from secateur.trained import Trained
+from secateur.training.scaling import Affine
 
 __all__ = ["ModelGraph", "make_model_graph"]
 
@@ -86,7 +87,7 @@ def make_model_graph(
         graph, function = _lower_averaged(trained, shape)
         by_frame = False
     else:
-        graph, function, by_frame = _lower_at_means(trained, shape)
+        graph, function, by_frame = _lower_at_means(trained, shape, is_exact=input_factors)
     graph = simplify_graph(graph, input_factors=input_factors)
     if len(graph.outputs) != 1:
         raise ExportError(
@@ -100,13 +101,22 @@ def make_model_graph(
 
 
 def _lower_at_means(
-    trained: Trained, shape: tuple[int, ...]
+    trained: Trained, shape: tuple[int, ...], *, is_exact: bool
 ) -> tuple[Graph, Callable[[Any], Any], bool]:
-    """Return the steps at the posterior means, the function, and whether it goes by frames."""
+    """Return the steps at the posterior means, the function, and whether it goes by frames.
+
+    Means of inputs have all their digits if `is_exact`: a second shift, which becomes part of a
+    bias where inputs have no step of their own.
+    """
     params = mean_weights(trained.beliefs)
 
     def predict(params: Any, x: Any) -> Any:
-        y = trained.model.f(params, trained.scaling.standardise_inputs(x, x.dtype))
+        units = trained.scaling.inputs
+        if is_exact and isinstance(units, Affine):
+            z = standardise_exactly(units, x)
+        else:
+            z = trained.scaling.standardise_inputs(x, x.dtype)
+        y = trained.model.f(params, z)
         return y if trained.scaling.targets is None else trained.scaling.targets.to_data(y)
 
     def function(x: Any) -> Any:

@@ -100,7 +100,7 @@ def make_labels(encoding: Encoding, trained: Trained) -> TableLabels:
                     categories=column.categories,
                     fill=column.fill if encoding.missing == "mean" else None,
                     limits=column.limits,
-                    has_indicator=getattr(column, "has_indicator", False),
+                    has_indicator=column.has_indicator,
                     input_names=tuple(names),
                     inputs=inputs,
                 )

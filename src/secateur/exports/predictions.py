@@ -29,7 +29,8 @@ from secateur.trained import Trained
 from secateur.training.scaling import Affine
 
 __all__ = ["MEANS", "ExportedFunction", "check_mean", "compute_noise", "find_dtype",
-           "knows_moments", "make_function", "make_score_function"]  # fmt: skip
+           "knows_moments", "make_function", "make_score_function",
+           "standardise_exactly"]  # fmt: skip
 
 # What an export can predict: the network at the posterior means of its weights, or what `predict`
 # says, which averages over the posterior.
@@ -95,7 +96,7 @@ def make_function(
 
     def function(x: Any) -> list[Any]:
         if standardise is not None:
-            x = _standardise(standardise, x)
+            x = standardise_exactly(standardise, x)
         if by_moments:
             # The closed forms of σ and tanh take more operators than quadrature.
             value = make_forward(f, inference, closed_sigmoids=False)(None, weights, x)
@@ -236,7 +237,7 @@ def _to_data_scale(units: Affine | None, deviation: Any) -> Any:
     return deviation * _match_rank(np.asarray(units.scale, np.float64), deviation)
 
 
-def _standardise(affine: Affine, x: Any) -> Any:
+def standardise_exactly(affine: Affine, x: Any) -> Any:
     """Return (x − shift)/scale, as exactly in float32 as `predict` computes it in float64.
 
     A shift that is large beside the scale is taken off in two parts. The first difference is exact

@@ -160,23 +160,24 @@ def _scale_origin(node: Node, factor: np.ndarray) -> None:
 
 
 def _small_shift(node: Node, factor: np.ndarray, makers: dict, users: dict) -> None:
-    """Multiply a shift before a factor out, too, where that cannot cancel."""
-    (x,) = node.inputs
-    maker = makers.get(x)
-    if node.op != "linear" or maker is None or maker.op not in ("add", "sub"):
-        return
-    operand = _operand(maker)
-    if operand is None or not operand[2] or len(users[x]) != 1:
-        return
-    value, constant, _ = operand
-    numbers = _per_channel(constant, len(x.shape) - 1)
-    if numbers is None or np.max(np.abs(numbers * factor), initial=0.0) > _LARGEST_SHIFT:
-        return
-    term = numbers if maker.op == "add" else -numbers
-    weights, bias = node.attributes["weights"], node.attributes["bias"]
-    bias = np.zeros(len(weights)) if bias is None else bias
-    node.attributes["bias"] = bias + weights @ np.broadcast_to(term, (weights.shape[1],))
-    node.inputs = [value]
+    """Multiply shifts before a factor out, too, where that cannot cancel."""
+    while node.op == "linear":
+        (x,) = node.inputs
+        maker = makers.get(x)
+        if maker is None or maker.op not in ("add", "sub"):
+            return
+        operand = _operand(maker)
+        if operand is None or not operand[2] or len(users[x]) != 1:
+            return
+        value, constant, _ = operand
+        numbers = _per_channel(constant, len(x.shape) - 1)
+        if numbers is None or np.max(np.abs(numbers * factor), initial=0.0) > _LARGEST_SHIFT:
+            return
+        term = numbers if maker.op == "add" else -numbers
+        weights, bias = node.attributes["weights"], node.attributes["bias"]
+        bias = np.zeros(len(weights)) if bias is None else bias
+        node.attributes["bias"] = bias + weights @ np.broadcast_to(term, (weights.shape[1],))
+        node.inputs = [value]
 
 
 def _no_bound(graph: Graph, node: Node) -> bool:

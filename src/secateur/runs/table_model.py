@@ -185,11 +185,21 @@ def find_encoding(model: sc.Trained) -> Encoding:
 
 
 def _read_rows(model: sc.Trained, path: str | os.PathLike) -> dict[str, Any]:
-    """Return the inputs of a table and, if it has them, the targets."""
+    """Return the inputs of a table and, if it has them, the targets, as `export` takes them."""
     encoding = find_encoding(model)
     frame = read_table(path, text=encoding.text_columns)
     encoded = encode_used_columns(model, encoding, frame)
     if not len(encoded.rows):
         raise TableError(f"no row of {path} is complete.")
-    targets = encoding.encode_targets(frame.iloc[encoded.rows])
-    return {"inputs": encoded.x} | ({} if targets is None else {"targets": targets})
+    rows: dict[str, Any] = {"inputs": encoded.x}
+    frame = frame.iloc[encoded.rows]
+    names = [target.name for target in encoding.targets]
+    if any(name not in frame for name in names):
+        return rows
+    is_known = frame[names].notna().all(axis=1).to_numpy()
+    targets = encoding.encode_targets(frame[is_known]) if is_known.any() else None
+    if targets is None:
+        return rows
+    if is_known.all():
+        return rows | {"targets": targets}
+    return rows | {"held_out": (encoded.x[is_known], targets)}

@@ -135,9 +135,9 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "gt": ">", "ge": ">=",
           "le": "<=", "eq": "==", "ne": "!=", "and": "&&", "or": "||"}  # fmt: skip
 _CALLS = {
     "max": "max", "min": "min", "abs": "abs", "exp": "exp", "expm1": "expm1", "log": "log",
-    "log1p": "log1p", "tanh": "tanh", "logistic": "sigmoid", "erf": "erf", "erfc": "erfc",
-    "sin": "sin", "cos": "cos", "sqrt": "sqrt", "rsqrt": "rsqrt", "floor": "floor", "ceil": "ceil",
-    "round": "round",
+    "log1p": "log1p", "asinh": "asinh", "tanh": "tanh", "logistic": "sigmoid", "erf": "erf",
+    "erfc": "erfc", "sin": "sin", "cos": "cos", "sqrt": "sqrt", "rsqrt": "rsqrt", "floor": "floor",
+    "ceil": "ceil", "round": "round",
 }  # fmt: skip
 # Functions whose results are integers.
 WHOLE = {"quantise", "requantise", "lookup", "tanh_q15", "sigmoid_q15"}

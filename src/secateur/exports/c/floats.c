@@ -181,6 +181,16 @@ static float sc_log1p(float x)
     return x > -0.29f && x < 0.41f ? sc_log_near_1(x) : sc_log(1.0f + x);
 }
 
+/* asinh(x): relative error < 4.5e-7, never nan but for nan. */
+static float sc_asinh(float x)
+{
+    const float a = sc_abs(x), root = sc_sqrt(a * a + 1.0f);
+    float y;
+    if (a < 0.3f) y = sc_log_near_1(a + a * a / (1.0f + root));
+    else y = a < 1e9f ? sc_log(a + root) : sc_log(a) + 0.693147181f;
+    return x < 0.0f ? -y : y;
+}
+
 /* tanh(x): absolute error < 3.6e-7, relative error < 3.6e-7, never beyond -1 and 1. */
 static float sc_tanh(float x)
 {

@@ -100,6 +100,7 @@ def to_c(
     return translate_model(
         trained,
         original=trained,
+        kept=None,
         name=name,
         header=header or f"{name}.h",
         inputs=inputs,
@@ -133,6 +134,7 @@ def translate_model(
     trained: Trained,
     *,
     original: Trained,
+    kept: np.ndarray | None,
     name: str,
     header: str,
     inputs: Any,
@@ -144,7 +146,8 @@ def translate_model(
 ) -> ModelSource:
     """Return a trained model as C, with its graphs; see `to_c`.
 
-    The header states weights and free energy of `original`, which `trained` was made from.
+    The header states weights and free energy of `original`, which `trained` was made from with the
+    inputs `kept` of it, or all of them.
     """
     check_prefix(name)
     labels = find_labels(trained)
@@ -163,7 +166,8 @@ def translate_model(
     differences = _compare(trained, model, quantised, output_names or ())
     fields = []
     if labels is not None and not model.by_frame:
-        fields = make_fields(labels.columns, find_used_inputs(trained, inputs=inputs).tolist())
+        used = find_used_inputs(original, inputs=inputs if kept is None else None)
+        fields = make_fields(labels.columns, used if kept is None else used[kept])
     # In float32 sums round differently with every compiler; integers do not.
     largest = float(np.max(np.abs(outputs), initial=0.0)) or 1.0
     source = write_c(

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from secateur.exports.c.c_names import escape_comment, make_identifiers, make_members
 from secateur.exports.c.expressions import format_number
 from secateur.exports.model_labels import InputColumn
@@ -48,7 +50,7 @@ class RowField:
         return self.fill is not None or self.kind == "presence" or not self.is_used
 
 
-def make_fields(columns: Sequence[InputColumn], used: Sequence[bool]) -> list[RowField]:
+def make_fields(columns: Sequence[InputColumn], used: np.ndarray) -> list[RowField]:
     """Return the values that a row of a table consists of.
 
     Columns of other kinds than numbers, truths and categories are asked for as the inputs that they
@@ -79,13 +81,13 @@ def make_fields(columns: Sequence[InputColumn], used: Sequence[bool]) -> list[Ro
                 limits=column.limits if column.kind == "number" else None,
                 inputs=inputs,
                 indicator=indicator,
-                is_used=any(used[place] for place in places),
+                is_used=bool(np.any(used[places])),
             )
         )
     return fields
 
 
-def _make_single_fields(column: InputColumn, used: Sequence[bool]) -> list[RowField]:
+def _make_single_fields(column: InputColumn, used: np.ndarray) -> list[RowField]:
     fills = column.fill if isinstance(column.fill, tuple) else ()
     fills = (*fills, *[None] * (len(column.inputs) - len(fills)))
     triples = zip(column.input_names, column.inputs, fills, strict=True)

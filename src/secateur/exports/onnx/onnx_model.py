@@ -42,7 +42,8 @@ class OnnxModel(NamedTuple):
         content: Bytes of the file.
         meanings: Meaning of each output by name.
         mean: "predictive" if it is written with its moments, "weights" if at posterior means.
-        differences: How far predictions are from `Trained.predict`, by output.
+        differences: How far predictions are from `Trained.predict`, by output; empty if that was
+            not asked for.
     """
 
     content: bytes
@@ -68,8 +69,8 @@ def to_onnx(
 
     A network of up to 20 000 weights without loops is written with its moments. A larger or
     recurrent one, or one whose inference samples, is written at the posterior means of its weights,
-    with the standard deviation and interval of the noise alone. The metadata say which, and how far
-    predictions are from those of `Trained.predict` on `inputs` or on rows that are drawn.
+    with the standard deviation and interval of the noise alone. The metadata say which; `export`
+    adds how far predictions are from those of `Trained.predict`.
 
     Dead units stay in it; `export` takes them out first.
 
@@ -93,6 +94,7 @@ def to_onnx(
         input_names=input_names,
         uncertainty=uncertainty,
         mean=mean,
+        compared=False,
     ).content
 
 
@@ -104,10 +106,12 @@ def write_onnx(
     input_names: Sequence[str] | None,
     uncertainty: bool = True,
     mean: str | None = None,
+    compared: bool = True,
 ) -> OnnxModel:
     """Return a trained model as ONNX, and what is known of it; see `to_onnx`.
 
-    The metadata state weights and free energy of `original`, which `trained` was made from.
+    The metadata state weights and free energy of `original`, which `trained` was made from, and
+    with `compared` the difference from `Trained.predict`.
     """
     onnx = import_onnx()
     check_mean(mean)
@@ -135,7 +139,7 @@ def write_onnx(
     )
     width = symbolic.graph.inputs[0].shape[-1]
     dtype = symbolic.graph.inputs[0].dtype
-    differences = _compare(trained, written.function, inputs, dtype)
+    differences = _compare(trained, written.function, inputs, dtype) if compared else ()
     metadata = _describe(trained, original, width, inputs, input_names)
     metadata |= {f"output_{name}": meaning for name, meaning in meanings.items()}
     if differences:
