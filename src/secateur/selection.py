@@ -70,6 +70,9 @@ STRUCTURES = (
 )
 
 
+_WARM_STEPS_PER_ROW = 20
+
+
 class Candidate(NamedTuple):
     """One structure that was trained and pruned.
 
@@ -176,6 +179,9 @@ def select_structure(
     whole = _join_structures(structures, np.shape(data[0])[1], outputs, activation)
     start_key, fit_key, prune_key = jax.random.split(key, 3)
     chosen = choose_recipe(recipe, epochs=epochs, batch_size=batch_size, rate=rate)
+    # On small tables the first decision would otherwise wait for twice the warming.
+    warm_steps = min(chosen.warm_steps, _WARM_STEPS_PER_ROW * len(data[1]))
+    chosen = replace(chosen, warm_steps=warm_steps)
     model = BayesianModel(
         whole,
         whole.init(start_key),
