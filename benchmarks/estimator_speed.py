@@ -51,8 +51,8 @@ def main() -> None:
             network = MLPClassifier if has_classes else MLPRegressor
             peer = make_pipeline(StandardScaler(), network(random_state=seed))
             pruned = (PrunedClassifier if has_classes else PrunedRegressor)(random_state=seed)
-            theirs.append(measure(lambda model=peer: model.fit(x, y)))
-            ours.append(measure(lambda model=pruned: model.fit(x, y)))
+            theirs.append(measure(lambda model=peer, x=x, y=y: model.fit(x, y)))
+            ours.append(measure(lambda model=pruned, x=x, y=y: model.fit(x, y)))
         peer_time, later = statistics.median(theirs), statistics.median(ours[1:])
         print(
             f"{name:16s}{peer_time:10.2f}{ours[0]:10.2f}{later:10.2f}"
