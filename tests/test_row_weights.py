@@ -11,6 +11,7 @@ import pytest
 
 import secateur as sc
 from recipes import PLAIN
+from secateur.caveats import _find_constant_density, find_caveats
 from secateur.pruning.growth import compute_sensitivity
 from secateur.trained import resume
 from secateur.training.program import stack_runs
@@ -233,6 +234,27 @@ def test_pruning_and_updating(tmp_path):
     sc.fit(model, (X, Y, WEIGHTS), **options)
     with pytest.raises(sc.CheckpointError, match="another training"):
         sc.fit(model, (X, Y, np.roll(WEIGHTS, 1)), **options)
+
+
+@pytest.mark.parametrize("name", [n for n in LIKELIHOODS if n != "known precision"])
+def test_what_a_constant_achieves(name):
+    """Oracle: repeated rows."""
+    likelihood, y = LIKELIHOODS[name]
+    weighted = _find_constant_density(likelihood, y, WEIGHTS)
+    repeated = _find_constant_density(likelihood, y[REPEATED], np.ones(len(REPEATED)))
+    assert weighted == pytest.approx(repeated, rel=1e-12)
+
+
+def test_a_model_is_compared_with_the_constant_of_its_weights():
+    """A constant for rows that hardly count is better there than a model for the other rows."""
+    x = np.linspace(-1, 1, 40)[:, None]
+    y = np.where(np.arange(40)[:, None] < 20, 5 * x, 0.01 * np.cos(40 * x))
+    weights = np.where(np.arange(40) < 20, 1.0, 1e-6)
+    model = sc.BayesianModel(lambda w, x: x @ w["w"] + w["b"], {
+        "w": jnp.zeros((1, 1)), "b": jnp.zeros((1, 1))})  # fmt: skip
+    trained = sc.fit(model, (x, y, weights), key=KEY, progress=False)
+    assert find_caveats(trained, (x, y, weights)) == []
+    assert "not better than a constant" in find_caveats(trained, (x[20:], y[20:]))[0]
 
 
 @pytest.mark.parametrize(

@@ -27,12 +27,13 @@ class CaveatWarning(UserWarning):
     """A trained model explains its targets badly; the message says in which way."""
 
 
-def find_caveats(trained: Trained, data: tuple[Any, Any]) -> list[str]:
+def find_caveats(trained: Trained, data: tuple) -> list[str]:
     """Return what is wrong with a model on the rows that it was trained on.
 
     Args:
         trained: A trained model, usually after pruning.
-        data: Inputs of shape (rows, inputs) and targets that it was trained on.
+        data: Inputs of shape (rows, inputs), targets and, where rows have them, the weights that it
+            was trained on.
 
     Returns:
         A sentence each: that it does not depend on its inputs, that it is not better than a
@@ -51,6 +52,7 @@ def find_caveats(trained: Trained, data: tuple[Any, Any]) -> list[str]:
         'no input is left: the model is a constant'
     """
     x, y = data[0], np.asarray(data[1])
+    weights = data[2] if len(data) > 2 else None
     prediction = trained.predict(x)
     outputs = np.asarray(prediction.outputs.mean)
     if np.all(outputs == outputs[:1]):
@@ -59,35 +61,40 @@ def find_caveats(trained: Trained, data: tuple[Any, Any]) -> list[str]:
             "target, or there are too few rows to show that they do"
         ]
     caveats = []
-    baseline = _find_constant_density(trained.model.likelihood, y)
-    achieved = float(np.mean(prediction.log_density(y)))
+    counts = np.ones(len(y)) if weights is None else np.asarray(weights, np.float64)
+    baseline = _find_constant_density(trained.model.likelihood, y, counts)
+    achieved = float(np.average(prediction.log_density(y), weights=counts))
     if baseline is not None and achieved <= baseline:
         caveats.append(
             "the model is not better than a constant: its log-likelihood on the training rows is "
             f"{achieved:.3f} nats per row, that of a constant {baseline:.3f}"
         )
     is_gaussian = isinstance(trained.model.likelihood, GaussianLikelihood)
-    if is_gaussian and np.ndim(x) == 2 and y.ndim == 2:
+    # (The leave-one-out error of weighted rows is another one.)
+    if is_gaussian and np.ndim(x) == 2 and y.ndim == 2 and weights is None:
         caveats += _compare_with_ridge(np.asarray(x, np.float64), y, np.asarray(prediction.mean))
     return caveats
 
 
-def _find_constant_density(likelihood: Any, y: np.ndarray) -> float | None:
+def _find_constant_density(likelihood: Any, y: np.ndarray, counts: np.ndarray) -> float | None:
     """Return the log-likelihood per row of the best constant; None for other likelihoods."""
+    from scipy.special import gammaln, xlogy
+
     if isinstance(likelihood, CategoricalLikelihood | BernoulliLikelihood):
         columns = y.reshape(len(y), -1)
-        shares = [np.unique(c, return_counts=True)[1] / len(y) for c in columns.T]
-        return float(sum(np.sum(s * np.log(s)) for s in shares))
+        numbers = [np.unique(c, return_inverse=True)[1] for c in columns.T]
+        shares = [np.bincount(n, counts) / counts.sum() for n in numbers]
+        return float(sum(np.sum(xlogy(s, s)) for s in shares))
     if isinstance(likelihood, GaussianLikelihood) and likelihood.precision is None:
-        variance = np.var(y.reshape(len(y), -1).astype(np.float64), axis=0)
+        values = y.reshape(len(y), -1).astype(np.float64)
+        mean = np.average(values, axis=0, weights=counts)
+        variance = np.average(np.square(values - mean), axis=0, weights=counts)
         return float(-0.5 * np.sum(np.log(2 * np.pi * np.e * variance)))
     if isinstance(likelihood, PoissonLikelihood):
-        from scipy.special import gammaln, xlogy
-
-        counts = y.reshape(len(y), -1)
-        rates = counts.mean(axis=0)
-        densities = xlogy(counts, rates) - rates - gammaln(counts + 1.0)
-        return float(np.mean(np.sum(densities, axis=1)))
+        targets = y.reshape(len(y), -1)
+        rates = np.average(targets, axis=0, weights=counts)
+        densities = xlogy(targets, rates) - rates - gammaln(targets + 1.0)
+        return float(np.average(np.sum(densities, axis=1), weights=counts))
     return None
 
 

@@ -204,7 +204,7 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
         )
         self.structures_ = selection.table()
         result = selection.best.pruned
-        for caveat in find_caveats(result, data[:2]):
+        for caveat in find_caveats(result, data):
             warnings.warn(f"{type(self).__name__}: {caveat}.", CaveatWarning, stacklevel=4)
         return result
 
