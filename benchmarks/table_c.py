@@ -7,8 +7,9 @@ fitted and pruned by `secateur fit --missing mean`, exported by `secateur export
 compiled with the warnings of the tests as errors. Every row, as it stands in the table, goes
 through the struct of the header. The table that is printed has:
 
-- the largest difference from `secateur predict --at-means`, relative to the value, or of a
-  probability, and the number of rows of another class (must be 0);
+- the largest difference from `secateur predict --at-means`, of a probability, or relative to the
+  value or, where that is more, to the standard deviation of all values; and the number of rows of
+  another class (must be 0);
 - the difference from `secateur predict` that the sheet states, and that which is measured here;
 - the same for `--mean predictive`.
 
@@ -91,7 +92,7 @@ def compare(case: Case, folder: Path) -> list[dict[str, Any]]:
         assert not codes.any(), f"rows that C refuses: {np.flatnonzero(codes)}"
         if labels.classes:
             outputs = table_rows.make_probabilities(library, mean, outputs)
-        scale = 1.0 if labels.classes else np.abs(truth)
+        scale = 1.0 if labels.classes else np.maximum(np.abs(truth), np.std(truth))
         measured = outputs - averaged
         lines.append(
             {
