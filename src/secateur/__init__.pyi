@@ -1,6 +1,7 @@
 # The public names, one by one. They are imported when first used (`__init__.py`), so that
 # `secateur --help` need not wait for JAX.
 from . import datasets, networks
+from .averaging import Average
 from .beliefs import believe, complexity, count, cut, live, priors
 from .compaction import compact, shrink_module
 from .distributions import (
@@ -50,6 +51,7 @@ from .updating import update
 __version__: str
 
 __all__ = [
+    "Average",
     "BayesianModel",
     "BernoulliLikelihood",
     "Beta",

@@ -80,11 +80,14 @@ class Candidate(NamedTuple):
         structure: Its structure.
         fitted: The model before pruning.
         pruned: The model after pruning.
+        restarts: The models of all restarts after pruning that meet the requirements, the best one
+            first.
     """
 
     structure: Structure
     fitted: Trained
     pruned: Trained
+    restarts: tuple[Trained, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,12 +243,14 @@ def _rank(trained: Trained, budget: Budget) -> tuple[bool, float, int]:
 def _choose_restart(
     structure: Structure, fits: Sequence[Trained], pruned: Sequence[Trained], budget: Budget
 ) -> Candidate:
-    best = min(range(len(pruned)), key=lambda run: _rank(pruned[run], budget))
+    order = sorted(range(len(pruned)), key=lambda run: _rank(pruned[run], budget))
     energies = tuple(p.free_energy for p in pruned)
-    own = _take_structure(pruned[best], structure)
-    return Candidate(
-        structure, _take_structure(fits[best], structure), replace(own, restarts=energies)
+    best, *others = (
+        replace(_take_structure(pruned[run], structure), restarts=energies) for run in order
     )
+    others = [other for other in others if budget.is_met_by(other)]
+    fitted = _take_structure(fits[order[0]], structure)
+    return Candidate(structure, fitted, best, (best, *others))
 
 
 def _join_structures(

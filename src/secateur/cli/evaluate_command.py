@@ -46,12 +46,12 @@ def evaluate(
     """
     from rich.console import Console
 
-    import secateur as sc
     from secateur.runs.folder import RunFolder
+    from secateur.runs.table_model import load_model
     from secateur.runs.table_scores import score_table
 
     with as_user_errors(ValueError, OSError, command=evaluate):
-        model = sc.load(RunFolder(folder).find_model())
+        model = load_model(RunFolder(folder))
         scores, notes = score_table(
             model, table, missing=missing and missing.value, encoding=encoding
         )

@@ -122,8 +122,21 @@ def fit(
     seed: Annotated[int, _option("--seed", help="Seed of everything random.", min=0)] = 0,
     restarts: Annotated[
         int,
-        _option("--restarts", help="Number of initialisations; the best one is kept.", min=1),
+        _option(
+            "--restarts",
+            help="Number of initialisations to train; the one of least free energy is kept.",
+            min=1,
+        ),
     ] = 1,
+    average: Annotated[
+        bool,
+        _option(
+            "--average",
+            help="Average the predictions of all pruned restarts, with equal weights or by their "
+            "evidence: whichever predicts the held-out rows better. Exports write the best restart "
+            "alone.",
+        ),
+    ] = False,
     minutes: Annotated[
         float | None, _option("--minutes", help="Maximum duration of the whole run.", min=0.0)
     ] = None,
@@ -184,6 +197,7 @@ def fit(
         most_rmse=most_rmse,
         seed=seed,
         restarts=restarts,
+        average=average,
         minutes=minutes,
         held_out=held_out,
         missing=missing.value,
@@ -304,10 +318,13 @@ def tabulate_record(record: dict[str, Any]) -> Table:
 
     table = Table(title="Before and after pruning", title_justify="left")
     table.add_column("")
-    table.add_column("before", justify="right")
-    table.add_column("after", justify="right")
+    average = record.get("average")
+    headings = ("before", "after", *([f"average of {average['models']}"] if average else []))
+    for heading in headings:
+        table.add_column(heading, justify="right")
     weights, energy, held_out = record["weights"], record["energy"], record["held_out"]
-    table.add_row("weights", f"{weights['before']:,}", f"{weights['after']:,}")
+    counts = [weights["before"], weights["after"], *([average["weights"]] if average else [])]
+    table.add_row("weights", *(f"{count:,}" for count in counts))
     if weights["hidden_before"]:
         hidden = (f"{weights[f'hidden_{when}']:,}" for when in ("before", "after"))
         table.add_row("hidden units", *hidden)
@@ -315,7 +332,7 @@ def tabulate_record(record: dict[str, Any]) -> Table:
     table.add_row("columns in use", str(len(used) + len(cut)), str(len(used)))
     sizes = (f"{4 * weights[when]:,}" for when in ("before", "after"))
     table.add_row("bytes of the weights (4 each)", *sizes)
-    table.add_row("free energy (nats)", *_format_both(energy, "free_energy", ",.1f"))
+    table.add_row("free energy (nats)", *_format_all(energy, "free_energy", ",.1f"))
     if held_out is not None:
         table.add_section()
         table.add_row(f"{held_out['rows']:,} rows held out:", "", "")
@@ -324,15 +341,15 @@ def tabulate_record(record: dict[str, Any]) -> Table:
     return table
 
 
-def _list_scores(held_out: dict[str, Any], targets: int) -> Iterator[tuple[str, str, str]]:
-    """Yield heading, score before and score after; errors of several targets are one by one."""
+def _list_scores(held_out: dict[str, Any], targets: int) -> Iterator[tuple[str, ...]]:
+    """Yield heading and score at every stage; errors of several targets are one by one."""
     errors = (("rmse", "root-mean-square error", ".4g"), ("r_squared", "R²", ".3f"))
     if targets > 1:
         for entry in held_out["targets"]:
             for name, heading, form in errors:
-                yield f"{heading}, {entry['name']}", *_format_both(entry, name, form)
+                yield f"{heading}, {entry['name']}", *_format_all(entry, name, form)
         if targets > len(held_out["targets"]):
-            yield f"… and {targets - len(held_out['targets'])} more targets", "", ""
+            yield (f"… and {targets - len(held_out['targets'])} more targets",)
     for name, heading, form in (
         *(errors if targets == 1 else ()),
         ("accuracy", "accuracy", ".1%"),
@@ -341,7 +358,7 @@ def _list_scores(held_out: dict[str, Any], targets: int) -> Iterator[tuple[str, 
         ("coverage_95", "95 % coverage", ".1%"),
     ):
         if name in held_out["before"]:
-            yield heading, *_format_both(held_out, name, form)
+            yield heading, *_format_all(held_out, name, form)
 
 
 def shorten_list(names: Sequence[str], limit: int = _MAX_NAMES) -> str:
@@ -369,7 +386,8 @@ def find_cut_columns(record: dict[str, Any]) -> tuple[list[str], list[str]]:
     return [c for c in is_used if is_used[c]], [c for c in is_used if not is_used[c]]
 
 
-def _format_both(parts: dict[str, Any], name: str, form: str) -> tuple[str, str]:
-    values = (parts[when].get(name) for when in ("before", "after"))
-    before, after = ("–" if value is None else format(value, form) for value in values)
-    return before, after
+def _format_all(parts: dict[str, Any], name: str, form: str) -> list[str]:
+    """Return a figure before and after pruning and, if there is one, that of an average."""
+    stages = (when for when in ("before", "after", "averaged") if when in parts)
+    values = (parts[when].get(name) for when in stages)
+    return ["–" if value is None else format(value, form) for value in values]

@@ -51,7 +51,7 @@ def predict(
         typer.Option(
             "--at-means",
             help="Fix every weight at its posterior mean, as exported C does, instead of averaging "
-            "over the posterior. The noise stays.",
+            "over the posterior, and predict with the best restart alone. The noise stays.",
         ),
     ] = False,
 ) -> None:
@@ -60,13 +60,12 @@ def predict(
     Numbers get a mean, a standard deviation and an interval; classes their probabilities. Columns
     are found by their names; those that the model does not use may be absent.
     """
-    import secateur as sc
     from secateur.runs.folder import RunFolder
-    from secateur.runs.table_model import predict_table
+    from secateur.runs.table_model import load_model, predict_table
     from secateur.storage import write_file
 
     with as_user_errors(ValueError, OSError, command=predict):
-        model = sc.load(RunFolder(folder).find_model())
+        model = load_model(RunFolder(folder))
         predictions, notes = predict_table(
             model,
             new,

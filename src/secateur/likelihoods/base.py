@@ -295,3 +295,26 @@ def invert_cdf(
         if np.all(low == high):
             break
     return 0.5 * (low + high)
+
+
+def invert_step_cdf(
+    cdf: Callable[[np.ndarray], np.ndarray], probability: float, low: Any, high: Any
+) -> np.ndarray:
+    """Return the least whole numbers at which an increasing function reaches a probability.
+
+    Args:
+        cdf: Elementwise function.
+        probability: Value to reach.
+        low: Whole numbers where the function is below that.
+        high: Whole numbers where the function has reached it.
+
+    Example:
+        >>> invert_step_cdf(lambda x: x / 10, 0.35, np.array([0.0]), np.array([9.0])).tolist()
+        [4.0]
+    """
+    low, high = np.array(low, np.float64), np.array(high, np.float64)
+    while np.any(high - low > 1):
+        middle = np.floor(0.5 * (low + high))
+        is_short = cdf(middle) < probability
+        low, high = np.where(is_short, middle, low), np.where(is_short, high, middle)
+    return high

@@ -20,6 +20,7 @@ from secateur.likelihoods.base import (
     Prediction,
     PredictiveMoments,
     WithoutNoise,
+    invert_step_cdf,
     like_prediction,
     split,
     sum_outputs,
@@ -106,15 +107,14 @@ class PoissonLikelihood(WithoutNoise):
         self, noise: Noise, components: Normal, probability: float
     ) -> np.ndarray:
         """Return the least count whose cumulative probability reaches the given one."""
+
+        def cdf(values: np.ndarray) -> np.ndarray:
+            return self.predictive_cdf(noise, components, values)
+
         high = np.ones(components.mean.shape[1:])
-        while np.any(short := self.predictive_cdf(noise, components, high) < probability):
+        while np.any(short := cdf(high) < probability):
             high = np.where(short, 2 * high, high)
-        low = np.full_like(high, -1.0)
-        while np.any(high - low > 1):
-            middle = np.floor(0.5 * (low + high))
-            is_short = self.predictive_cdf(noise, components, middle) < probability
-            low, high = np.where(is_short, middle, low), np.where(is_short, high, middle)
-        return high
+        return invert_step_cdf(cdf, probability, np.full_like(high, -1.0), high)
 
     def sample_targets(self, key: Array, noise: Noise, f: Array) -> Array:
         """Draw counts from log-rates."""

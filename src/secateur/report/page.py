@@ -137,13 +137,17 @@ def _make_measures(record: dict[str, Any]) -> list[dict[str, Any]]:
         ("coverage_95", "95 % coverage", percent, "95 % is right"),
         ("calibration_error", "calibration error", percent, "lower is better"),
     )  # fmt: skip
-    before, after = record["held_out"]["before"], record["held_out"]["after"]
+    stages = {
+        stage: record["held_out"][stage]
+        for stage in ("before", "after", "averaged")
+        if stage in record["held_out"]
+    }
     return [
-        {"key": key, "name": name, "note": note, "before": shown(before[key]),
-         "after": shown(after[key])}
+        {"key": key, "name": name, "note": note}
+        | {stage: shown(scores[key]) for stage, scores in stages.items()}
         for key, name, shown, note in known
-        if key in after
-    ]  # fmt: skip
+        if key in stages["after"]
+    ]
 
 
 def _choose_chart_data(record: dict[str, Any], layers: list[dict[str, Any]]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from secateur.averaging import Average
 from secateur.likelihoods import (
     BernoulliLikelihood,
     CategoricalLikelihood,
@@ -33,6 +34,7 @@ def describe_performance(
     *,
     task: str,
     targets: list[dict[str, Any]],
+    average: Average | None = None,
 ) -> dict[str, Any]:
     """Return figures for all targets together, and calibration and residuals for each.
 
@@ -42,15 +44,19 @@ def describe_performance(
         data: Inputs and targets that neither has seen.
         task: "regression" or "classification".
         targets: Name and classes of every target.
+        average: Pruned models that predict together, whose figures are "averaged"; or None.
     """
     x, y = data[0], np.asarray(data[1])
-    predictions = {"before": fitted.predict(x), "after": pruned.predict(x)}
+    likelihood = pruned.model.likelihood
+    predictions: dict[str, Predictive] = {"before": fitted.predict(x), "after": pruned.predict(x)}
+    if average is not None:
+        predictions["averaged"] = average.predict(x)
     figures: dict[str, Any] = {"rows": len(y), "targets": []}
     for name, prediction in predictions.items():
-        figures[name] = score_prediction(prediction, y, likelihood=pruned.model.likelihood)
+        figures[name] = score_prediction(prediction, y, likelihood=likelihood)
     if task == "classification":
         _add_classes(figures, predictions, y, targets)
-    elif isinstance(pruned.model.likelihood, GaussianLikelihood):
+    elif isinstance(likelihood, GaussianLikelihood):
         _add_numbers(figures, predictions, y, targets)
     return figures
 

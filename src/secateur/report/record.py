@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import secateur
+from secateur.averaging import Average
 from secateur.report.network import (
     describe_inputs,
     describe_weights,
@@ -38,6 +39,7 @@ def make_record(
     *,
     fitted: Trained,
     pruned: Trained,
+    average: Average | None = None,
     candidates: list[dict[str, Any]] | None = None,
     caveats: Sequence[str] = (),
     inputs: list[dict[str, Any]],
@@ -55,6 +57,7 @@ def make_record(
     Args:
         fitted: The model before pruning.
         pruned: The model after pruning.
+        average: Pruned restarts that predict together, if the run averages them.
         candidates: Structures that the model was chosen from; see `secateur.selection`.
         caveats: What a user should know of the model, in sentences.
         inputs: For every input of the network, in order, its `name`, the `column` of the table that
@@ -81,7 +84,9 @@ def make_record(
     first_graph, graph = find_dense_graph(fitted.beliefs), find_dense_graph(pruned.beliefs)
     performance = None
     if held_out is not None:
-        performance = describe_performance(fitted, pruned, held_out, task=task, targets=targets)
+        performance = describe_performance(
+            fitted, pruned, held_out, task=task, targets=targets, average=average
+        )
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -110,6 +115,12 @@ def make_record(
             "pruned_fraction": round_number(pruned.pruned_fraction),
             "hidden_before": first_graph and first_graph.hidden_used,
             "hidden_after": graph and graph.hidden_used,
+        },
+        "average": average
+        and {
+            "models": len(average.models),
+            "weighting": average.weighting,
+            "weights": sum(model.live_weights for model in average.models),
         },
         "energy": {"before": _describe_energy(fitted), "after": _describe_energy(pruned)},
         "history": describe_history(pruned),

@@ -39,6 +39,7 @@ class RunSettings:
         most_rmse: Largest root-mean-square error on the held-out rows, or None.
         seed: Seed of everything random.
         restarts: Number of initialisations to train side by side.
+        average: Whether predictions average all pruned restarts instead of those of the best one.
         minutes: Maximum duration of the whole run, or None.
         held_out: Share of the rows that training does not see.
         missing: What to do with missing values: "error", "drop" or "mean".
@@ -62,6 +63,7 @@ class RunSettings:
     most_rmse: float | None = None
     seed: int = 0
     restarts: int = 1
+    average: bool = False
     minutes: float | None = None
     held_out: float = 0.2
     missing: str = "error"

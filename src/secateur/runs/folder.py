@@ -17,6 +17,7 @@ __all__ = ["FILES", "FolderError", "RunFolder"]
 
 FILES = ("model.safetensors", "unpruned.safetensors", "report.html", "run.json")
 _CHECKPOINT = "checkpoint"
+_RESTARTS = "restarts"
 _UNFINISHED = ".unfinished"
 _RESUME = Remedy("resume", True, "continues it", is_advised=True)
 _FORCE = Remedy("force", True, "replaces it")
@@ -50,6 +51,11 @@ class RunFolder:
     def report(self) -> Path:
         """Return the file of the report."""
         return self.path / "report.html"
+
+    @property
+    def restarts(self) -> Path:
+        """Return the folder of the other pruned restarts, which `--average` keeps."""
+        return self.path / _RESTARTS
 
     @property
     def record(self) -> Path:
@@ -87,7 +93,7 @@ class RunFolder:
         if nearest != self.path:
             return
         names = {entry.name for entry in self.path.iterdir()}
-        own_names = {*FILES, _CHECKPOINT, _UNFINISHED}
+        own_names = {*FILES, _CHECKPOINT, _RESTARTS, _UNFINISHED}
         if names - own_names and not names & own_names:
             raise FolderError(
                 f"{self.path} holds other things ({', '.join(sorted(names)[:3])}, …). Give a new "
@@ -120,6 +126,9 @@ class RunFolder:
         try:
             unfinished.mkdir(parents=True)
             yield RunFolder(unfinished)
+            shutil.rmtree(self.restarts, ignore_errors=True)
+            if (unfinished / _RESTARTS).is_dir():
+                os.replace(unfinished / _RESTARTS, self.restarts)
             for name in FILES:
                 os.replace(unfinished / name, self.path / name)
         finally:

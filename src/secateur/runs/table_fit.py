@@ -15,12 +15,14 @@ import numpy as np
 
 import secateur as sc
 from secateur import report
+from secateur.averaging import Average, choose_average
 from secateur.caveats import find_caveats
 from secateur.distributions import Gamma
 from secateur.remedies import Remedy, UsageError
 from secateur.runs.controls import RunClock, RunSettings
 from secateur.runs.folder import RunFolder
-from secateur.selection import STRUCTURES, Structure, select_structure
+from secateur.runs.table_model import save_model
+from secateur.selection import STRUCTURES, Selection, Structure, select_structure
 from secateur.tables import EncodedTable, encode_table, read_table
 
 __all__ = ["FinishedRun", "Split", "fit_table", "split_rows"]
@@ -72,6 +74,7 @@ def fit_table(
         RunInterrupted: Ctrl-C was pressed; the folder holds a checkpoint.
         FitError, ValueError, CheckpointError: As `fit` and `prune` raise them.
     """
+    _check_average(settings)
     folder.claim(resume=resume, force=force)
     if resume and not folder.is_interrupted:
         say(f"there is nothing in {folder.path} to go on from: the run begins")
@@ -83,17 +86,23 @@ def fit_table(
     say(_describe_sizes(table, len(split.training[1]), settings))
     with clock:
         try:
-            candidate, candidates = _train(table, split, settings, folder, clock, progress)
+            selection = _train(table, split, settings, folder, clock, progress)
         except (sc.FitError, ValueError):
             if not resume:  # a checkpoint of an earlier run stays
                 folder.remove_checkpoint()
             raise
-    encoding, (fitted, pruned) = table.encoding, candidate
+    encoding, best = table.encoding, selection.best
+    fitted, pruned = best.fitted, best.pruned
+    average = None
+    if settings.average:
+        average = choose_average(best.restarts, split.held_out)
+        say(_describe_average(average, split))
     caveats = find_caveats(pruned, split.training)
     record = report.make_record(
         fitted=fitted,
         pruned=pruned,
-        candidates=candidates,
+        average=average,
+        candidates=selection.table(),
         caveats=caveats,
         inputs=encoding.inputs,
         targets=[{"name": t.name, "classes": t.classes} for t in encoding.targets],
@@ -112,11 +121,26 @@ def fit_table(
     )
     extra = {"table": encoding.to_json()}
     with folder.write_results() as results:
-        sc.save(pruned, results.model, extra=extra)
+        save_model(pruned if average is None else average, results, extra)
         sc.save(fitted, results.unpruned, extra=extra)
         results.write_record(record)
         report.write_report(record, results.report)
     return FinishedRun(folder, record)
+
+
+def _check_average(settings: RunSettings) -> None:
+    if settings.average and settings.restarts < 2:
+        raise UsageError(
+            "An average is one of several restarts, and there is only one.",
+            Remedy("restarts", 5, "trains five", is_advised=True),
+        )
+
+
+def _describe_average(average: Average, split: Split) -> str:
+    how = "each the same weight" if average.weighting == "equal" else "weights by their evidence"
+    reason = "" if split.held_out is None else ", which predicts the held-out rows better"
+    shares = ", ".join(f"{weight:.0%}" for weight in average.weights)
+    return f"average of {len(average.models)} pruned restarts: {how}{reason} ({shares})"
 
 
 def _read_table(
@@ -230,7 +254,7 @@ def _train(
     folder: RunFolder,
     clock: RunClock,
     progress: bool,
-) -> tuple[tuple[sc.Trained, sc.Trained], list[dict[str, Any]]]:
+) -> Selection:
     """Return a dense network as trained and as pruned, and what it was chosen from.
 
     Checkpoints go to the folder.
@@ -265,5 +289,4 @@ def _train(
         callbacks=(clock.make_callback(*_FIT_TIME), clock.make_callback(*_PRUNE_TIME)),
     )
     clock.check()
-    best = selection.best
-    return (best.fitted, best.pruned), selection.table()
+    return selection

@@ -13,19 +13,77 @@ import pandas as pd
 
 import secateur as sc
 from secateur import report
+from secateur.averaging import Average
 from secateur.compaction import find_used_inputs
 from secateur.exports import Sheet, export
 from secateur.exports.model_labels import make_labels
 from secateur.remedies import Remedy
 from secateur.report.performance import find_class_probabilities
-from secateur.runs.folder import RunFolder
+from secateur.runs.folder import FolderError, RunFolder
+from secateur.storage import write_file
 from secateur.tables import EncodedRows, Encoding, TableError, read_table
 
-__all__ = ["encode_used_columns", "export_run", "predict_rows", "predict_table"]
+__all__ = [
+    "encode_used_columns",
+    "export_run",
+    "load_model",
+    "predict_rows",
+    "predict_table",
+    "save_model",
+]
+
+
+def save_model(model: sc.Trained | Average, folder: RunFolder, extra: dict[str, Any]) -> None:
+    """Write the model of a run to its folder; of an average, all of its models.
+
+    Args:
+        model: The pruned model, or several of them that predict together, the best one first.
+        folder: The folder.
+        extra: What is to be saved with it.
+    """
+    if isinstance(model, sc.Trained):
+        sc.save(model, folder.model, extra=extra)
+        return
+    first, *others = model.models
+    average = {"weighting": model.weighting, "models": len(model.models)}
+    sc.save(first, folder.model, extra=extra | {"average": average})
+    folder.restarts.mkdir()
+    for number, other in enumerate(others, 2):
+        sc.save(other, folder.restarts / f"{number}.safetensors", extra=extra)
+
+
+def load_model(folder: RunFolder) -> sc.Trained | Average:
+    """Read what a run predicts with: its model, or all restarts that are averaged.
+
+    Args:
+        folder: The folder of a finished run.
+
+    Raises:
+        FolderError: There is no model in it, or one that is averaged is not there.
+        FileError: A file is damaged.
+    """
+    model = sc.load(folder.find_model())
+    average = model.extra.get("average") if isinstance(model.extra, dict) else None
+    if average is None:
+        return model
+    numbers = range(2, average["models"] + 1)
+    paths = [folder.restarts / f"{number}.safetensors" for number in numbers]
+    absent = [path for path in paths if not path.is_file()]
+    if absent:
+        raise FolderError(
+            f"the run averages {average['models']} networks, and {absent[0]} is not there. Copy "
+            "the whole folder of the run, or fit again."
+        )
+    return Average.from_models([model, *map(sc.load, paths)], average["weighting"])
+
+
+def list_models(model: sc.Trained | Average) -> tuple[sc.Trained, ...]:
+    """Return the models that predict together, the best one first."""
+    return model.models if isinstance(model, Average) else (model,)
 
 
 def predict_table(
-    model: sc.Trained,
+    model: sc.Trained | Average,
     path: str | os.PathLike,
     *,
     interval: float = 0.95,
@@ -38,13 +96,13 @@ def predict_table(
     Columns that the model does not use may be absent, and what they hold does not matter.
 
     Args:
-        model: Model of a run, from `load`.
+        model: Model of a run, from `load_model`.
         path: Path of the table; its columns are found by name.
         interval: Probability of the interval.
         missing: "error"; "mean"; or "drop", which leaves the predictions of such rows empty.
             Defaults to how the model was made.
         encoding: Encoding of a text file. Defaults to UTF-8.
-        at_means: As in `Trained.predict`.
+        at_means: As in `Trained.predict`; of an average, for its best model alone.
 
     Returns:
         The predictions, and what a user should know, in sentences.
@@ -53,6 +111,8 @@ def predict_table(
         TableError: The table does not have what the model needs, or the model was not made from a
             table.
     """
+    if at_means:
+        model = list_models(model)[0]
     columns = find_encoding(model)
     frame = read_table(path, text=columns.text_columns, encoding=encoding)
     encoded = encode_used_columns(model, columns, frame, missing=missing)
@@ -67,7 +127,11 @@ def predict_table(
 
 
 def encode_used_columns(
-    model: sc.Trained, encoding: Encoding, frame: pd.DataFrame, *, missing: str | None = None
+    model: sc.Trained | Average,
+    encoding: Encoding,
+    frame: pd.DataFrame,
+    *,
+    missing: str | None = None,
 ) -> EncodedRows:
     """Encode the columns of a table that a model uses; its other inputs get their means.
 
@@ -75,7 +139,7 @@ def encode_used_columns(
     gives the same predictions, to the bit.
 
     Args:
-        model: A trained model.
+        model: A trained model, or an average.
         encoding: How its inputs were made.
         frame: A table from `read_table`, with `encoding.text_columns` as text.
         missing: As in `Encoding.encode`.
@@ -84,8 +148,9 @@ def encode_used_columns(
         TableError: A column that is used is not there, or its values are not of the kind that they
             were.
     """
-    labels = make_labels(encoding, model)
-    used = find_used_inputs(model)
+    models = list_models(model)
+    labels = make_labels(encoding, models[0])
+    used = np.any([find_used_inputs(own) for own in models], axis=0)
     columns = [c for c in labels.columns if any(used[i] for i in c.inputs if i is not None)]
     needed = {column.name for column in columns}
     partial = replace(
@@ -94,7 +159,7 @@ def encode_used_columns(
         unused=(*encoding.unused, *(c.name for c in encoding.columns if c.name not in needed)),
     )
     encoded = partial.encode(frame, missing=missing)
-    affine = model.scaling.inputs
+    affine = models[0].scaling.inputs
     means = np.zeros(len(used)) if affine is None else np.asarray(affine.shift, np.float64)
     x = np.tile(means, (len(encoded.rows), 1))
     places = [place for column in columns for place in column.inputs]
@@ -105,7 +170,7 @@ def encode_used_columns(
 
 
 def predict_rows(
-    model: sc.Trained,
+    model: sc.Trained | Average,
     encoding: Encoding,
     x: np.ndarray,
     *,
@@ -118,13 +183,16 @@ def predict_rows(
     Classes: the most probable one, and the probability of each. See `secateur.Predictive`.
 
     Args:
-        model: A trained model.
+        model: A trained model, or an average.
         encoding: How its inputs were made.
         x: Inputs, of shape (rows, inputs).
         interval: Probability of the interval.
-        at_means: As in `Trained.predict`.
+        at_means: As in `Trained.predict`; of an average, for its best model alone.
     """
-    prediction = model.predict(x, at_means=at_means)
+    if at_means:
+        prediction = list_models(model)[0].predict(x, at_means=True)
+    else:
+        prediction = model.predict(x)
     if encoding.task == "classification":
         (target,) = encoding.targets
         classes = target.classes or ()
@@ -161,6 +229,8 @@ def export_run(
     model = sc.load(folder.find_model())
     rows = {} if data is None else _read_rows(model, data)
     sheet = export(model, path, **rows, **options)
+    if isinstance(model.extra, dict) and "average" in model.extra:
+        sheet = _note_average(sheet, path, model.extra["average"]["models"])
     if folder.record.is_file():
         record = report.read_record(folder.record)
         others = [s for s in record.get("exports", []) if s["files"] != list(sheet.files)]
@@ -171,17 +241,29 @@ def export_run(
     return sheet
 
 
-def find_encoding(model: sc.Trained) -> Encoding:
+def find_encoding(model: sc.Trained | Average) -> Encoding:
     """Return how the inputs and targets of a model were made from a table.
 
     Raises:
         TableError: The model was not made from a table.
     """
-    if not isinstance(model.extra, dict) or "table" not in model.extra:
+    extra = list_models(model)[0].extra
+    if not isinstance(extra, dict) or "table" not in extra:
         raise TableError(
             "the model was not made from a table, so it does not know which columns it needs."
         )
-    return Encoding.from_json(model.extra["table"])
+    return Encoding.from_json(extra["table"])
+
+
+def _note_average(sheet: Sheet, path: Path, models: int) -> Sheet:
+    """Return the sheet, and write it again, with the note that the run predicts otherwise."""
+    note = (
+        f"`secateur predict` averages {models} networks. This is the one of least free energy; "
+        "differences from predict are those from what it predicts alone."
+    )
+    sheet = replace(sheet, notes=(note, *sheet.notes))
+    write_file(path.with_name(f"{path.name}.json"), sheet.to_json())
+    return sheet
 
 
 def _read_rows(model: sc.Trained, path: str | os.PathLike) -> dict[str, Any]:

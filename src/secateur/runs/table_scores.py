@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 
 import secateur as sc
+from secateur.averaging import Average
 from secateur.remedies import Remedy
 from secateur.report.performance import score_prediction, score_targets
-from secateur.runs.table_model import encode_used_columns, find_encoding
+from secateur.runs.table_model import encode_used_columns, find_encoding, list_models
 from secateur.tables import Encoding, TableError, read_table
 from secateur.tables.cells import quote_names
 from secateur.tables.gaps import find_gaps, make_missing_error
@@ -20,7 +21,7 @@ __all__ = ["score_table"]
 
 
 def score_table(
-    model: sc.Trained,
+    model: sc.Trained | Average,
     path: str | os.PathLike,
     *,
     missing: str | None = None,
@@ -31,7 +32,7 @@ def score_table(
     Columns that the model does not use may be absent, and what they hold does not matter.
 
     Args:
-        model: Model of a run, from `load`.
+        model: Model of a run, from `secateur.runs.table_model.load_model`.
         path: Path of the table; its columns are found by name.
         missing: "error"; "drop"; or "mean", which fills in inputs. Rows without a target are an
             error, or are left out. Defaults to how the model was made.
@@ -60,7 +61,8 @@ def score_table(
     y = columns.encode_targets(frame)
     assert y is not None  # _choose_rows has seen the targets
     prediction = model.predict(encoded.x)
-    scores = score_prediction(prediction, y, likelihood=model.model.likelihood)
+    likelihood = list_models(model)[0].model.likelihood
+    scores = score_prediction(prediction, y, likelihood=likelihood)
     result: dict[str, Any] = {"rows": len(y), "task": columns.task, **scores}
     if columns.task == "classification":
         value = scores["log_likelihood"]
