@@ -15,6 +15,7 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import _safe_indexing, check_random_state, check_X_y
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
+from secateur.averaging import Average, check_weighting
 from secateur.caveats import CaveatWarning, find_caveats
 from secateur.distributions import Normal
 from secateur.likelihoods.base import Likelihood
@@ -54,6 +55,7 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
     what: str
     grow: bool
     restarts: int
+    average: str | None
     recipe: str | Recipe
     epochs: int | None
     retrain_epochs: int | None
@@ -135,9 +137,10 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
         return self._encoding.encode(X, missing=self.missing)
 
     def _predict(self, X: Any) -> Predictive:
-        """Return what the network says of rows."""
+        """Return what the network, or the average of several, says of rows."""
         check_is_fitted(self)
-        return self.result_.predict(self.encode(X))
+        model = self.result_ if self.average_ is None else self.average_
+        return model.predict(self.encode(X))
 
     # --- training -------------------------------------------------------------------------------
 
@@ -166,11 +169,15 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
             task=task,
             missing=self.missing,
         )
-        result = self._train((x, targets, rows.weights), table.outputs, likelihood)
-        self._set_result(replace(result, extra={"table": table.to_json()}))
+        restarts = self._train((x, targets, rows.weights), table.outputs, likelihood)
+        restarts = [replace(model, extra={"table": table.to_json()}) for model in restarts]
+        average = None
+        if self.average is not None:
+            average = Average.from_models(restarts, self.average)
+        self._set_result(restarts[0], average)
 
-    def _train(self, data: tuple, outputs: int, likelihood: Likelihood) -> Trained:
-        """Choose a network, train it and prune it.
+    def _train(self, data: tuple, outputs: int, likelihood: Likelihood) -> tuple[Trained, ...]:
+        """Choose a network, train it and prune it; return all of its restarts, the best one first.
 
         Args:
             data: Inputs, targets, and weights of the rows or None.
@@ -179,6 +186,7 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
         """
         if not self.prior_variance > 0:
             raise ValueError(f"prior_variance={self.prior_variance}. It must be positive.")
+        self._check_average()
         selection = select_structure(
             data,
             outputs=outputs,
@@ -203,10 +211,19 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
             progress=bool(self.verbose),
         )
         self.structures_ = selection.table()
-        result = selection.best.pruned
-        for caveat in find_caveats(result, data):
+        for caveat in find_caveats(selection.best.pruned, data):
             warnings.warn(f"{type(self).__name__}: {caveat}.", CaveatWarning, stacklevel=4)
-        return result
+        return selection.best.restarts
+
+    def _check_average(self) -> None:
+        if self.average is None:
+            return
+        check_weighting(self.average)
+        if self.restarts < 2:
+            raise ValueError(
+                f"average={self.average!r} needs several restarts, and restarts={self.restarts}. "
+                "Set restarts=5, or more."
+            )
 
     def _find_structures(self) -> tuple[Structure, ...]:
         hidden = self.hidden
@@ -219,42 +236,49 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
 
     def _update(self, rows: Rows, targets: np.ndarray) -> None:
         """Learn from more rows, with the posterior so far as the prior."""
-        old = self.result_
         x = self._encoding.encode(rows.X, missing=self.missing)
-        new = update(
-            old,
-            (x, targets, rows.weights),
-            key=jax.random.fold_in(self._make_key(), self.n_iter_),
-            trust=self.trust,
-            epochs=self.epochs,
-            progress=bool(self.verbose),
-        )
-        self._set_result(
-            replace(
+        key = jax.random.fold_in(self._make_key(), self.n_iter_)
+
+        def learn(old: Trained) -> Trained:
+            new = update(
+                old,
+                (x, targets, rows.weights),
+                key=key,
+                trust=self.trust,
+                epochs=self.epochs,
+                progress=bool(self.verbose),
+            )
+            return replace(
                 new,
                 epochs=old.epochs + new.epochs,
                 rounds=old.rounds,
                 weights_before=old.weights_before,
                 extra=old.extra,
             )
-        )
+
+        if self.average_ is None:
+            self._set_result(learn(self.result_), None)
+        else:
+            average = self.average_.update(learn)
+            self._set_result(average.models[0], average)
 
     def _make_key(self) -> Array:
         return jax.random.key(check_random_state(self.random_state).randint(2**31))
 
-    def _set_result(self, result: Trained) -> None:
-        """Set the attributes that describe a trained model."""
-        self.result_ = result
+    def _set_result(self, result: Trained, average: Average | None) -> None:
+        """Set the attributes that describe a trained model, or several that predict together."""
+        self.result_, self.average_ = result, average
         self.free_energy_ = result.free_energy
         self.n_weights_ = result.live_weights
         self.pruned_fraction_ = result.pruned_fraction
         self.rounds_ = result.rounds
         self.n_iter_ = result.epochs
         self.input_names_ = self._encoding.input_names
-        graph = find_dense_graph(result.beliefs)
-        assert graph is not None
         self.selected_features_ = np.zeros(self.n_features_in_, bool)
-        self.selected_features_[self._encoding.sources[graph.inputs_in_use]] = True
+        for model in (result,) if average is None else average.models:
+            graph = find_dense_graph(model.beliefs)
+            assert graph is not None
+            self.selected_features_[self._encoding.sources[graph.inputs_in_use]] = True
 
     def _get_support_mask(self) -> np.ndarray:
         check_is_fitted(self)

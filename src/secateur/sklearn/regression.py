@@ -49,6 +49,8 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
         what: What to prune: "weights", "units" (also inputs) or "both".
         grow: Whether weights that were cut may come back; see `secateur.prune`.
         restarts: Number of initialisations to train, of which the one of least free energy is kept.
+        average: None, or how to average the predictions of all pruned restarts: "equal" weights, or
+            "evidence" for weights in proportion to exp(−free energy); see `secateur.Average`.
         recipe: "default", "paper" or a `secateur.Recipe`.
         epochs: Maximum number of epochs. By default training ends by itself.
         retrain_epochs: Maximum number of epochs after each round of pruning.
@@ -61,6 +63,7 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
 
     Attributes:
         result_: The `secateur.Trained` model; `secateur.save` takes it.
+        average_: The `secateur.Average` that predicts, or None where `result_` predicts alone.
         free_energy_: Free energy in nats, lower is better; comparable between settings on the same
             data.
         n_weights_: Number of weights that are left.
@@ -102,6 +105,7 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
         what: str = "weights",
         grow: bool = False,
         restarts: int = 1,
+        average: str | None = None,
         recipe: str | Recipe = "default",
         epochs: int | None = None,
         retrain_epochs: int | None = None,
