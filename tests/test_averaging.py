@@ -103,13 +103,11 @@ def test_quantiles_of_numbers(models):
 
 def test_quantiles_of_counts(counters):
     """Oracle: the first of all counts whose cumulative probability reaches the level."""
-    mixture = sc.Average.from_models(counters).predict(X)
-    table = np.stack([mixture.cdf(float(k)) for k in range(60)])
+    mixture = sc.Average.from_models(counters).predict(X[np.abs(X).max(axis=1) < 1])
+    table = np.stack([mixture.cdf(float(k)) for k in range(100)])
+    assert (table[-1] > 0.95).all()
     for level in (0.05, 0.5, 0.95):
-        is_within = table[-1] >= level
-        assert is_within.mean() > 0.9
-        expected = np.argmax(table >= level, axis=0)
-        np.testing.assert_array_equal(mixture.quantiles(level)[is_within], expected[is_within])
+        np.testing.assert_array_equal(mixture.quantiles(level), np.argmax(table >= level, axis=0))
 
 
 def test_held_out_rows_choose_the_weights(models):

@@ -222,9 +222,10 @@ def _prior_for(q: Normal, prior: Any, path: str) -> Any:
         prior, "log_prob"
     ):
         raise TypeError(
-            f"the prior given for {name} is a {type(prior).__name__}. Supported: Normal, Laplace, "
-            "or any distribution of independent elements with a log_prob on the whole line (a "
-            "Normal belief would be infinitely complex under any other)."
+            f"the prior given for {name} is {prior!r}. Give a distribution, such as Normal(0.0, "
+            "1.0). Supported: Normal, Laplace, or any distribution of independent elements with a "
+            "log_prob on the whole line (a Normal belief would be infinitely complex under any "
+            "other)."
         )
     check_spread(prior, name)
     if jax.tree.leaves(prior, is_leaf=lambda node: node is prior) == jax.tree.leaves(prior):

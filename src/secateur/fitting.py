@@ -311,9 +311,10 @@ def _check(model: BayesianModel, source: Arrays | Stream, trainer: Trainer, beli
     sample = trainer.scalings[0].standardise(source.sample(), trainer.spec.layout.dtype)
     for mistake in find_mistakes(model.f, model.params, sample[0], model.likelihood):
         warnings.warn(mistake, stacklevel=4)
-    targets = [sample[1]]
+    targets: list[Any] = []
     if isinstance(source, Arrays):
-        targets += [one.targets for one in source.sets if is_addressable(one.targets)]
+        targets = [one.targets for one in source.sets if is_addressable(one.targets)]
+    targets.append(sample[1])  # last, so that messages speak of all rows where that is possible
     layout, flat, certain = lay_out(beliefs)
     forward = propagate(model.f, model.inference)
 

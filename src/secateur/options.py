@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-__all__ = ["check_count", "check_key", "check_keys", "complete_options"]
+__all__ = ["check_count", "check_key", "check_keys", "complete_options", "name_kind"]
 
 
 def complete_options(
@@ -45,6 +45,17 @@ def complete_options(
     return {name: options.get(name, parameters[name].default) for name in names}
 
 
+def name_kind(value: Any) -> str:
+    """Return the name of a value's class with its article, for messages.
+
+    Example:
+        >>> name_kind(0), name_kind({})
+        ('an int', 'a dict')
+    """
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+
+
 def check_key(key: Any, *, name: str = "key") -> Array:
     """Return a JAX random key, also from one of the older kind; refuse everything else.
 
@@ -62,7 +73,7 @@ def check_key(key: Any, *, name: str = "key") -> Array:
     advice = f"Give a JAX random key: {name}=jax.random.key(0)."
     dtype = getattr(key, "dtype", None)
     if dtype is None:
-        raise TypeError(f"{name}={key!r} is a {type(key).__name__}. {advice}")
+        raise TypeError(f"{name}={key!r} is {name_kind(key)}. {advice}")
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         if key.shape:
             raise TypeError(
@@ -86,7 +97,7 @@ def check_keys(keys: Any) -> list[Array]:
         3
     """
     if not isinstance(keys, Iterable) or not getattr(keys, "shape", (1,)):
-        kind = "one key" if hasattr(keys, "dtype") else f"a {type(keys).__name__}"
+        kind = "one key" if hasattr(keys, "dtype") else name_kind(keys)
         raise TypeError(
             f"keys is {kind}. Give a JAX random key for each run, such as "
             "keys=jax.random.split(jax.random.key(0), 3)."
@@ -112,8 +123,7 @@ def check_count(value: Any, name: str, *, least: int = 1) -> int:
     """
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         raise TypeError(
-            f"{name}={value!r} is a {type(value).__name__}. Give a whole number of at least "
-            f"{least}."
+            f"{name}={value!r} is {name_kind(value)}. Give a whole number of at least {least}."
         )
     number = float(value)
     if not number.is_integer() or number < least:

@@ -108,8 +108,8 @@ def check_likelihood(likelihood: Any) -> None:
     lacking = [name for name in required if not hasattr(likelihood, name)]
     if lacking:
         raise TypeError(
-            f"likelihood is a {type(likelihood).__name__}, which lacks {', '.join(lacking)}. "
-            f"{_ADVICE} A likelihood of your own needs what secateur.likelihoods.Likelihood lists."
+            f"likelihood={likelihood!r} lacks {', '.join(lacking)}. {_ADVICE} A likelihood of your "
+            "own needs the methods of secateur.likelihoods.Likelihood."
         )
 
 

@@ -163,8 +163,8 @@ def _check_width(affine: Affine, shape: tuple[int, ...], names: ColumnNames) -> 
         known = [list(n) for n in names if n is not None and len(n) == columns[0]]
         order = f", in this order: {known[0]}" if known else ""
         raise ValueError(
-            f"the inputs have {shape[-1]} columns (shape {shape}), and the model was fitted to "
-            f"{columns[0]}. Give the same columns{order}."
+            f"the inputs have {shape[-1]} {'column' if shape[-1] == 1 else 'columns'} (shape "
+            f"{shape}), and the model was fitted to {columns[0]}. Give the same columns{order}."
         )
 
 
