@@ -64,7 +64,7 @@ def lower_model(
         by_frame: As in `lower_function`.
 
     Raises:
-        ExportError: Something in the function has no counterpart.
+        ExportError: An operation of the function is not supported.
     """
     leaves, structure = jax.tree.flatten((params, x))
     places = [i for i, leaf in enumerate(leaves[:-1]) if isinstance(leaf, jax.Array | np.ndarray)]

@@ -184,8 +184,8 @@ class RowCode:
             (
                 "Convert a row to inputs. Returns 0, or the number of the first column whose value "
                 "is missing, infinite or unknown.",
-                f"Predict for a row of the table. Returns the result of {self.name}_encode_row; "
-                "all outputs are NaN if it is not 0.",
+                "Predict for a row of the table. Returns the result of "
+                f"{self.name}_encode_row; all outputs are NaN if it is not 0.",
                 "Return 1 if a row can be predicted and all its numbers are within the range of the "
                 "training data, else 0.",
             ),
