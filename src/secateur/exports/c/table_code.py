@@ -186,8 +186,8 @@ class RowCode:
                 "is missing, infinite or unknown.",
                 "Predict for a row of the table. Returns the result of "
                 f"{self.name}_encode_row; all outputs are NaN if it is not 0.",
-                "Return 1 if a row can be predicted and all its numbers are within the range of the "
-                "training data, else 0.",
+                "Return 1 if a row can be predicted and all its numbers are within the range of "
+                "the training data, else 0.",
             ),
             self._prototypes(),
             strict=True,
