@@ -5,8 +5,8 @@
 Errors are the largest over every 61st float32 of each range, against float64, without and with
 fused multiplication and addition. Instructions are the mean number per call on the emulated
 Cortex-M4F (unicorn) over arguments from -6 to 6, without call and return; flash includes all
-functions that are called. newlib is measured as well if arm-none-eabi-gcc is installed. Instructions are not
-cycles.
+functions that are called. newlib is measured as well if arm-none-eabi-gcc is installed.
+Instructions are not cycles.
 """
 
 from __future__ import annotations
