@@ -1,4 +1,4 @@
-"""Learning from new data: the posterior so far is the prior of what comes."""
+"""Learning from new data, with the current posterior as the prior."""
 
 from __future__ import annotations
 
@@ -43,31 +43,31 @@ def update(
     progress: bool = True,
     callback: Callback | None = None,
 ) -> Trained:
-    """Learn from new data without the old: the posterior so far is the prior of the new data.
+    """Learn from new data without the old data, with the current posterior as the prior.
 
-        p(θ | old, new) ∝ p(new | θ) p(θ | old)        q_old(θ) in the place of p(θ | old)
+        p(θ | old, new) ∝ p(new | θ) p(θ | old)        with q_old(θ) instead of p(θ | old)
 
-    Weights that were pruned stay pruned, until `prune(…, grow=True)` finds that the new data ask
-    for them. The result can be pruned with the new data alone: a weight is judged by all data there
-    ever were, because delta_f = ln p(0) − ln q(0) with the prior p from before any.
+    Pruned weights stay pruned, unless `prune(…, grow=True)` finds that the new data require
+    them. The result can be pruned with the new data alone. Weights are still judged by all data
+    seen so far, because delta_f = ln p(0) − ln q(0) uses the original prior p.
 
     Args:
         trained: From `fit`, `prune`, `update` or `load`.
         data: New rows only, of the same shape as before, with or without weights; see `fit`.
         key: A JAX random key.
         trust: Trust in the old beliefs, above 0 and up to 1. Below 1 the prior is
-            q_old^trust p^(1 − trust), with p from before any data: where the world changes, or
-            because beliefs about the weights of a network, which are taken as independent of each
-            other, are more certain than they should be. (On the boston data in three batches, 0.25
-            predicts better than 1.)
+            q_old^trust p^(1 − trust), where p is the original prior. Use it if the process that
+            generates the data changes, or because mean-field beliefs about the weights of a
+            network are overconfident. (On the boston data in three batches, 0.25 predicts better
+            than 1.)
         epochs: Maximum number of epochs. Defaults to the recipe's.
         size: Number of rows, for an iterator.
         progress: Whether to show progress on standard error, after two seconds.
         callback: Function that is called with a `ProgressUpdate` several times a second; see `fit`.
 
     Returns:
-        A `Trained`. Its free energy is that of the new data given the old; the sum over all updates
-        bounds the evidence of all data.
+        A `Trained`. Its free energy is that of the new data given the old data; the sum over all
+        updates bounds the negative log evidence of all data.
 
     Example:
         >>> import jax, numpy as np
@@ -114,7 +114,7 @@ def update(
 
 
 def _make_priors(beliefs: Any, first_priors: Any, trust: float) -> Any:
-    """Return the posterior so far as a prior; cut weights keep the one from before any data."""
+    """Return the current posterior as a prior; pruned weights keep their original prior."""
     leaves, _, treedef = flatten_beliefs(beliefs)
     pairs = zip(leaves, align_tree(first_priors, treedef, "priors"), strict=True)
     uncertain = [(q, p) for q, p in pairs if is_belief(q)]
@@ -137,10 +137,10 @@ def _mix_priors(beliefs: list[Normal], first_priors: list[Any], trust: float) ->
 def _redraw_idle(
     trainer: Trainer, state: TrainingState, first_priors: Any, key: Array
 ) -> TrainingState:
-    """Draw weights that have learnt nothing yet as at the start of a training.
+    """Initialise weights that have not learnt anything yet, as at the start of a training.
 
-    Beliefs that are still the prior's are wide and have no direction: from there, training would
-    not find what the new data could teach them.
+    Beliefs that still equal the prior are wide and centred on 0; training that starts from them
+    would not find what the new data could teach.
     """
     fresh = draw_weights(trainer.model, trainer, key)
     scores = score_weights(state, "bmr", prior=flatten_priors(trainer.spec.layout, first_priors))

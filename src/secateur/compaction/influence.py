@@ -1,10 +1,10 @@
-"""What depends on what in a model function, given which of its weights are cut.
+"""Dependencies in a model function, given which of its weights are cut.
 
-The function is evaluated on indicators instead of numbers: 1 for what may differ from 0, else 0.
-A sum is then "any of them", a product "all of them", and a function with f(0) ≠ 0 is always 1. The
-reverse derivative of that (JAX's own, with every cotangent made an indicator too) says what the
-outputs depend on; the forward derivative, what depends on the data. No number of the model enters
-but whether it is 0, so nothing is missed because an activation happens to be off.
+The function is evaluated on indicators instead of numbers: 1 for values that may differ from 0,
+else 0. A sum is then "any", a product "all", and a function with f(0) ≠ 0 is always 1. Reverse-mode
+differentiation of this (JAX's own, with every cotangent made an indicator too) finds what the
+outputs depend on; forward mode finds what depends on the data. Only whether a number is 0 is used,
+so no dependency is missed because an activation happens to be off.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 class Influence:
-    """What depends on what in one function; compiled once for all sets of weights that are cut.
+    """Dependencies in one function; compiled once for all sets of cut weights.
 
     Args:
         search: The walk that labelled the function's axes.
         weights: Number of inputs that are weights; the others are data.
-        watched: Intermediate values, for `find_varying`.
+        watched: Intermediate values to examine in `find_varying`.
     """
 
     def __init__(self, search: UnitSearch, weights: int, watched: Sequence[Slot]) -> None:
@@ -94,18 +94,18 @@ class Influence:
         self._with_tangents = jax.jit(with_tangents)
 
     def influential(self, alive: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Which elements of the weights the function's results depend on.
+        """Find the elements of the weights on which the function's results depend.
 
         Args:
             alive: For every array of the params, where it may differ from 0.
 
         Returns:
-            Bools like `alive`: False for what is cut, what meets only zeros, what nothing reads.
+            Masks like `alive`: False for weights that are cut, multiply only zeros, or are unread.
         """
         return self._dependence(alive, never_zero=False)
 
     def read(self, alive: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Which elements of the weights the results would depend on if no unit were always 0."""
+        """Find the elements on which the results would depend if no unit were always 0."""
         return self._dependence(alive, never_zero=True)
 
     def _dependence(self, alive: Sequence[np.ndarray], *, never_zero: bool) -> list[np.ndarray]:
@@ -115,9 +115,9 @@ class Influence:
     def find_varying(
         self, alive: Sequence[np.ndarray]
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Which elements of the watched values may differ from 0, and which change with the data.
+        """Find the elements of the watched values that may differ from 0, and those that vary.
 
-        A loop's state counts as changing unless it stays 0: it depends on the number of steps.
+        A loop's state counts as varying unless it stays 0: it depends on the number of steps.
         """
         values, tangents = self._with_tangents(*self._indicators(alive))
         return [np.asarray(v) > 0 for v in values], [np.asarray(t) > 0 for t in tangents]
@@ -132,7 +132,7 @@ class Influence:
 
 
 def _dtype(dtype: Any) -> Any:
-    """The dtype of a value's indicator: its own, if it is of real numbers."""
+    """Dtype of a value's indicator: the value's own, if that is a real number."""
     if dtype is not None and jnp.issubdtype(dtype, jnp.floating):
         return dtype
     return jnp.float32
@@ -140,7 +140,7 @@ def _dtype(dtype: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class _Known:
-    """A value that depends on neither weights nor data: an index into an array, say."""
+    """A value that depends on neither weights nor data, such as an index into an array."""
 
     value: Any
 
@@ -150,8 +150,8 @@ class IndicatorWalk(LabelledInterpreter):
 
     Args:
         search: The walk that labelled the function's axes.
-        squash: Makes indicators of counts.
-        never_zero: Whether all that is computed counts as other than 0.
+        squash: Function that converts counts to indicators.
+        never_zero: Whether all computed values count as nonzero.
     """
 
     rules = RuleTable()
@@ -165,7 +165,7 @@ class IndicatorWalk(LabelledInterpreter):
         return IndicatorWalk(body, self.squash, never_zero=self.never_zero)
 
     def run_nested(self, body: UnitSearch, inputs: Sequence[Any]) -> list[Array]:
-        """Return the indicators of what a nested walk makes of its inputs."""
+        """Return the indicators of a nested walk's results."""
         walk = self.nested(body)
         return [walk.indicator(value) for value in walk.run(inputs)]
 
@@ -178,11 +178,11 @@ class IndicatorWalk(LabelledInterpreter):
         return _of_constant(value.value) if isinstance(value, _Known) else value
 
     def is_known(self, operands: list[Any]) -> bool:
-        """Whether all operands are known."""
+        """Whether all operands are known values."""
         return all(isinstance(operand, _Known) for operand in operands)
 
     def evaluate_known(self, equation: Equation, operands: list[Any]) -> list[Any]:
-        """Evaluate an equation now, though the walk itself is compiled."""
+        """Evaluate an equation immediately, although the walk itself is compiled."""
         with jax.ensure_compile_time_eval():
             return [_Known(r) for r in compat.bind(equation.eqn, *(o.value for o in operands))]
 
@@ -197,20 +197,20 @@ class IndicatorWalk(LabelledInterpreter):
         ]
 
     def apply(self, equation: Equation, operands: list[Any]) -> list[Array]:
-        """Return counts for an equation's results; a lookup wants its indices as they are."""
+        """Return counts for an equation's results; lookups need their indices as they are."""
         if equation.name not in primitives.LOOKUPS:
             operands = [self.indicator(operand) for operand in operands]
         return super().apply(equation, operands)
 
     def apply_default(self, equation: Equation, operands: list[Array]) -> list[Array]:
-        """Let every result of an equation that is not known depend on every operand."""
+        """Let every result of an equation without a rule depend on every operand."""
         operands = [self.indicator(operand) for operand in operands]
         whatever = self.squash(1 + sum((jnp.sum(i) for i in operands), start=jnp.zeros(())))
         return [jnp.broadcast_to(whatever, slot.shape) for slot in equation.outputs]
 
     @rules.declare(*_AS_IT_IS)
     def evaluate_as_it_is(self, equation: Equation, operands: list[Array]) -> list[Array]:
-        """A sum of indicators, or of their products."""
+        """Evaluate the equation itself: a sum of indicators, or of their products."""
         widest = jnp.result_type(*operands)
         return compat.bind(equation.eqn, *(value.astype(widest) for value in operands))
 
@@ -234,7 +234,7 @@ class IndicatorWalk(LabelledInterpreter):
 
     @rules.declare(*primitives.ELEMENTWISE)
     def combine(self, equation: Equation, operands: list[Array]) -> list[Array]:
-        """A product is all of them, a sum any of them; a function with f(0) ≠ 0 is always 1."""
+        """A product is "all", a sum is "any"; a function with f(0) ≠ 0 is always 1."""
         name = equation.name
         if name == "mul":
             return [operands[0] * operands[1]]
@@ -248,7 +248,7 @@ class IndicatorWalk(LabelledInterpreter):
 
     @rules.declare(*primitives.LOOKUPS)
     def look_up(self, equation: Equation, operands: list[Any]) -> list[Array]:
-        """Whole slices keep their places; of other axes, any element may have been meant."""
+        """Axes taken as a whole keep their elements; along other axes any element may be read."""
         x, indices = self.indicator(operands[0]), operands[1:]
         if self.is_known(indices):
             return compat.bind(equation.eqn, x, *(i.value for i in indices))
@@ -266,11 +266,11 @@ class IndicatorWalk(LabelledInterpreter):
         return [jnp.broadcast_to(x.reshape(column), shape)]
 
     def remat(self, equation: Equation, operands: list[Any]) -> list[Array]:
-        """A recomputed part, as if its equations stood here."""
+        """Evaluate a recomputed part inline."""
         return self.run_nested(self.bodies(equation)[0], operands)
 
     def cond(self, equation: Equation, operands: list[Any]) -> list[Array]:
-        """Any of the branches, and the condition."""
+        """A result may depend on any of the branches, and on the condition."""
         results = [self.run_nested(body, operands[1:]) for body in self.bodies(equation)]
         which = self.squash(1 + self.indicator(operands[0]))
         return [which * sum(alternatives) for alternatives in zip(*results, strict=True)]

@@ -1,4 +1,4 @@
-"""From a model function to a `Graph`: equations whose operands are known are evaluated."""
+"""Lowering of a model function to a `Graph`; equations with known operands are evaluated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from secateur.exports.graph import (
 
 __all__ = ["lower_function", "lower_model"]
 
-# Same operation, older or other name.
+# Other names of the same operations.
 _SAME = {"add_any": "add"}
 
 
@@ -47,7 +47,7 @@ def lower_function(
             carries becomes state of the graph, which then takes one frame at a time.
 
     Raises:
-        ExportError: Something in the function has no counterpart.
+        ExportError: An operation of the function is not supported.
     """
     return lower_model(lambda _, x: f(x), (), x, by_frame=by_frame)
 
@@ -64,7 +64,7 @@ def lower_model(
         by_frame: As in `lower_function`.
 
     Raises:
-        ExportError: Something in the function has no counterpart.
+        ExportError: An operation of the function is not supported.
     """
     leaves, structure = jax.tree.flatten((params, x))
     places = [i for i, leaf in enumerate(leaves[:-1]) if isinstance(leaf, jax.Array | np.ndarray)]

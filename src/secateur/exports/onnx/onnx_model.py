@@ -36,14 +36,13 @@ _IR_VERSION = 8
 
 
 class OnnxModel(NamedTuple):
-    """A model as ONNX, and what is known of it.
+    """A model as ONNX, with a description.
 
     Attributes:
         content: Bytes of the file.
         meanings: Meaning of each output by name.
-        mean: "predictive" if it is written with its moments, "weights" if at posterior means.
-        differences: How far predictions are from `Trained.predict`, by output; empty if that was
-            not asked for.
+        mean: "predictive" if moments are written, "weights" for the network at posterior means.
+        differences: Differences from `Trained.predict`, by output; empty if not requested.
     """
 
     content: bytes
@@ -62,29 +61,30 @@ def to_onnx(
 ) -> bytes:
     """Return a trained model as ONNX (opset 17, IR version 8).
 
-    The model takes `inputs`, rows of float32 in the data's own units, any number of them (and of
-    frames, for a recurrent network). It returns what `predict` says of them, in float32: `mean`,
-    `standard_deviation` and the ends `lower` and `upper` of the 95 % interval in the data's units;
-    `probabilities` for classes and yes or no; `rate` and `standard_deviation` for counts.
+    The model takes `inputs`, any number of rows of float32 in the data's own units (and any number
+    of frames, for a recurrent network). It returns the predictive distribution of `predict` in
+    float32: `mean`, `standard_deviation` and the ends `lower` and `upper` of the 95 % interval in
+    the data's units; `probabilities` for classes and binary targets; `rate` and
+    `standard_deviation` for counts.
 
     A network of up to 20 000 weights without loops is written with its moments. A larger or
-    recurrent one, or one whose inference samples, is written at the posterior means of its weights,
-    with the standard deviation and interval of the noise alone. The metadata say which; `export`
-    adds how far predictions are from those of `Trained.predict`.
+    recurrent network, or one whose inference samples, is written at the posterior means of its
+    weights, with the standard deviation and interval of the noise alone. The metadata state which;
+    `export` adds the difference from the predictions of `Trained.predict`.
 
-    Dead units stay in it; `export` takes them out first.
+    Dead units are included; `export` removes them first.
 
     Args:
         trained: A trained model.
-        inputs: Example rows, for a function of your own, whose input's shape is not known
-            otherwise, and for the ranges in the metadata.
+        inputs: Example rows, for the input shape of a function of your own and for the ranges in
+            the metadata.
         input_names: Names of the inputs, for the metadata. Defaults to those of the model's table.
-        uncertainty: Whether the standard deviation, the interval and moments are written. Without
+        uncertainty: Whether to write the standard deviation, the interval and moments. Without
             them the file is smallest.
         mean: "weights" or "predictive"; see `export`.
 
     Raises:
-        ExportError: Something in the model has no counterpart.
+        ExportError: An operation of the model is not supported.
         ImportError: The package onnx is not installed.
     """
     return write_onnx(
@@ -108,9 +108,9 @@ def write_onnx(
     mean: str | None = None,
     compared: bool = True,
 ) -> OnnxModel:
-    """Return a trained model as ONNX, and what is known of it; see `to_onnx`.
+    """Return a trained model as ONNX, with a description; see `to_onnx`.
 
-    The metadata state weights and free energy of `original`, which `trained` was made from, and
+    The metadata state weights and free energy of `original`, from which `trained` was made, and
     with `compared` the difference from `Trained.predict`.
     """
     onnx = import_onnx()
@@ -153,7 +153,7 @@ def write_onnx(
 def _compare(
     trained: Trained, function: Callable[[Any], list[Any]], inputs: Any, dtype: Any
 ) -> tuple[Difference, ...]:
-    """Return how far a function that is written is from `Trained.predict`."""
+    """Return the differences between an exported function and `Trained.predict`."""
     rows = inputs
     if rows is None:
         rows = draw_rows(trained, find_row_shape(trained, None))
@@ -189,7 +189,7 @@ def _lower(
     plain = make_function(trained, by_moments=False, uncertainty=uncertainty, dtype=dtype)
     reason = "with uncertainty=False the network is written at the posterior means of its weights"
     if has_loop(plain.function, shape, dtype):
-        reason = "a loop over time has no moments in ONNX"
+        reason = "moments of a loop over time cannot be written in ONNX"
         if len(shape) > 1 and mean != "predictive":
             try:
                 any_length = (None, *shape[1:])
@@ -199,13 +199,13 @@ def _lower(
     elif uncertainty and mean != "weights":
         reason = "its predictions average networks that are drawn from the posterior"
         if knows_moments(trained) or (mean == "predictive" and not draws(trained.model.inference)):
-            # Formulas of moments depend on the type: they are written for the float32 of ONNX.
+            # Formulas of moments depend on the dtype: they are written for the float32 of ONNX.
             single = np.dtype(np.float32)
             moments = make_function(trained, by_moments=True, uncertainty=True, dtype=single)
             try:
                 return lower_for_any_size(moments.function, shape, single), moments
             except (ExportError, UnsupportedOperation) as error:
-                reason = str(error)  # written without, as its meanings will say
+                reason = str(error)  # written without moments, as the meanings will state
     if mean == "predictive":
         raise ExportError(
             f"mean='predictive' cannot be written for this model: {reason.rstrip('.')}. "
@@ -215,7 +215,7 @@ def _lower(
 
 
 def _row_shape(trained: Trained, inputs: Any) -> tuple[int | None, ...]:
-    """Return the shape of a row; None for a length of time that may be any."""
+    """Return the shape of a row; None for an arbitrary number of frames."""
     f = trained.model.f
     if isinstance(f, Dense):
         return (f.inputs,)
@@ -231,7 +231,7 @@ def _row_shape(trained: Trained, inputs: Any) -> tuple[int | None, ...]:
     return shape[1:]
 
 
-# --- what the file says of itself -----------------------------------------------------------------
+# --- metadata -------------------------------------------------------------------------------------
 
 
 def _describe(
@@ -241,7 +241,7 @@ def _describe(
     inputs: Any,
     input_names: Sequence[str] | None,
 ) -> dict[str, str]:
-    """Return the model's metadata: texts by name; lists and numbers in JSON."""
+    """Return the model's metadata: strings by name; lists and numbers in JSON."""
     labels = find_labels(trained)
     if input_names is None and labels is not None:
         input_names = labels.inputs
@@ -269,7 +269,7 @@ def _describe(
 
 
 def _fingerprint(beliefs: Any) -> str:
-    """Return the SHA-256 of all that is believed of the weights, in the order of the leaves."""
+    """Return the SHA-256 of the beliefs about the weights, in the order of the leaves."""
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(beliefs):
         if not isinstance(leaf, jax.Array | np.ndarray):
@@ -284,7 +284,7 @@ def _fingerprint(beliefs: Any) -> str:
 def _find_ranges(
     labels: TableLabels | None, inputs: Any, width: int
 ) -> list[list[float] | None] | None:
-    """Return the least and the largest value of every input, None where they are not known."""
+    """Return the smallest and largest value of every input, None if unknown."""
     if inputs is not None and np.size(inputs):
         rows = np.asarray(inputs, np.float64).reshape(-1, width)
         return np.stack([rows.min(0), rows.max(0)], axis=1).tolist()
