@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +24,7 @@ __all__ = [
     "PaperResult",
     "PaperSettings",
     "PublishedResult",
+    "describe_recipes",
     "make_model",
     "make_recipes",
 ]
@@ -196,3 +199,8 @@ PUBLISHED_RESULTS: dict[str, dict[str, PublishedResult]] = {
     "wine": _join_methods((0.64, -0.97), (0.62, -0.93), -0.96),
     "yacht": _join_methods((1.02, -1.63), (1.11, -1.55), -1.41),
 }
+
+
+def describe_recipes(recipes: Mapping[str, Recipe]) -> dict[str, Any]:
+    """Return the settings of recipes, by name, as they read in a JSON file."""
+    return json.loads(json.dumps({name: asdict(recipe) for name, recipe in recipes.items()}))

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,12 @@ from scipy.special import logsumexp
 
 from secateur import __version__, datasets
 from secateur.fitting import fit_many
-from secateur.paper.protocol import PUBLISHED_RESULTS, make_model, make_recipes
+from secateur.paper.protocol import (
+    PUBLISHED_RESULTS,
+    describe_recipes,
+    make_model,
+    make_recipes,
+)
 from secateur.paper.result_files import describe_origin, write_result
 from secateur.paper.uci_tables import to_csv, to_markdown
 from secateur.pruning import prune_many
@@ -86,7 +91,7 @@ def reproduce_uci(
         settings = shared_settings | {
             "splits": splits,
             "restarts": restarts,
-            "recipes": {n: asdict(recipe) for n, recipe in recipes.items()},
+            "recipes": describe_recipes(recipes),
         }
         path = out / name / f"{uci_set}.json"
         record = _read_record(path)
