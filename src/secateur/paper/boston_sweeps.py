@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from secateur import __version__, datasets
 from secateur.fitting import fit
-from secateur.paper.protocol import ALGORITHMS, make_model, make_recipes
+from secateur.paper.protocol import ALGORITHMS, describe_recipe, make_model, make_recipes
 from secateur.paper.result_files import describe_origin, write_result
 from secateur.pruning.curves import Curve, Sweep, sweep
 from secateur.training.recipe import Recipe
@@ -57,7 +57,7 @@ class SweepOptions:
             "version": __version__,
             "seed": self.seed,
             "epochs": self.epochs,
-            "recipe": asdict(self.recipe),
+            "recipe": describe_recipe(self.recipe),
         }
 
     def name_result(self, result: str) -> str:

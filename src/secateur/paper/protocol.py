@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ __all__ = [
     "PaperResult",
     "PaperSettings",
     "PublishedResult",
-    "describe_recipes",
+    "describe_recipe",
     "make_model",
     "make_recipes",
 ]
@@ -201,6 +200,6 @@ PUBLISHED_RESULTS: dict[str, dict[str, PublishedResult]] = {
 }
 
 
-def describe_recipes(recipes: Mapping[str, Recipe]) -> dict[str, Any]:
-    """Return the settings of recipes, by name, as they read in a JSON file."""
-    return json.loads(json.dumps({name: asdict(recipe) for name, recipe in recipes.items()}))
+def describe_recipe(recipe: Recipe) -> dict[str, Any]:
+    """Return the settings of a recipe as they read in a JSON file."""
+    return json.loads(json.dumps(asdict(recipe)))

@@ -13,7 +13,7 @@ import numpy as np
 
 from secateur import __version__, datasets
 from secateur.fitting import fit_many
-from secateur.paper.protocol import describe_recipes, make_model, make_recipes
+from secateur.paper.protocol import describe_recipe, make_model, make_recipes
 from secateur.progress import ProgressUpdate
 from secateur.pruning import prune_many
 from secateur.trained import Trained
@@ -46,7 +46,7 @@ class Job:
         recipes = make_recipes(self.sets[0], self.kind)
         return {
             "version": __version__,
-            "recipes": describe_recipes(recipes),
+            "recipes": {name: describe_recipe(recipe) for name, recipe in recipes.items()},
         }
 
     @property

@@ -18,7 +18,7 @@ from secateur import __version__, datasets
 from secateur.fitting import fit_many
 from secateur.paper.protocol import (
     PUBLISHED_RESULTS,
-    describe_recipes,
+    describe_recipe,
     make_model,
     make_recipes,
 )
@@ -91,7 +91,7 @@ def reproduce_uci(
         settings = shared_settings | {
             "splits": splits,
             "restarts": restarts,
-            "recipes": describe_recipes(recipes),
+            "recipes": {n: describe_recipe(recipe) for n, recipe in recipes.items()},
         }
         path = out / name / f"{uci_set}.json"
         record = _read_record(path)
