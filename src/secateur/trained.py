@@ -151,7 +151,8 @@ class Trained:
         standard_error: Standard error of the free energy where the algorithm samples; else 0.
         epochs: Number of epochs, all trainings together.
         stop_reason: Why the last step (training or pruning) ended, in words.
-        is_level: Whether the free energy was level when training ended; True if unknown.
+        is_level: Whether the free energy was level when training ended, before any pruning; True if
+            unknown.
         training: How it is trained; what training needs to go on.
         key: Random key of predictions, for algorithms that sample.
         history: Free energy by epoch; empty for a model from a file.

@@ -55,7 +55,8 @@ class Likelihood(Protocol):
 
     A method `check_targets(shape, targets)`, which is optional too, is called with the shape of the
     predictions and NumPy targets before training and by `Predictive.log_density`. It raises a
-    ValueError where targets cannot occur under the likelihood.
+    ValueError where targets cannot occur under the likelihood. So does a method
+    `check_parameters()`, called before training, where a parameter of the likelihood is not valid.
     """
 
     @property
@@ -98,10 +99,11 @@ class Likelihood(Protocol):
 
 
 def check_likelihood(likelihood: Any) -> None:
-    """Refuse what training cannot use as a likelihood: an object that lacks a method.
+    """Refuse what training cannot use as a likelihood: an object that lacks a method, and numbers.
 
     Raises:
-        TypeError: The message says what to give.
+        TypeError: A method is lacking; the message says what to give.
+        ValueError: A parameter is not valid; likewise.
     """
     check_instance(likelihood)
     required = (name for name in vars(Likelihood) if not name.startswith("_"))
@@ -111,6 +113,8 @@ def check_likelihood(likelihood: Any) -> None:
             f"likelihood={likelihood!r} lacks {', '.join(lacking)}. {_ADVICE} A likelihood of your "
             "own needs the methods of secateur.likelihoods.Likelihood."
         )
+    if hasattr(likelihood, "check_parameters"):
+        likelihood.check_parameters()
 
 
 def check_instance(likelihood: Any) -> None:
