@@ -78,7 +78,7 @@ def fit_table(
     _check_average(settings)
     folder.claim(resume=resume, force=force)
     if resume and not folder.is_interrupted:
-        say(f"there is nothing in {folder.path} to go on from: the run begins")
+        say(f"{folder.path} holds no interrupted run: a new one begins")
     clock = RunClock(settings.minutes, say)
     table = _read_table(path, targets, settings)
     for note in table.notes:
