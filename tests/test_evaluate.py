@@ -88,7 +88,7 @@ def test_fit_says_what_it_made_of_the_table(numbers, classes):
     for sentence in (
         "the first column has no name and only numbers the rows: it is not used",
         "dates of 'day' (day.month.year) become year, sin(day of year), cos(day of year), weekday",
-        "whether a value is missing is an input, too, for 'size'",
+        "inputs that say whether a value is missing are added for 'size'",
     ):
         assert sentence in numbers[2].err
     assert (

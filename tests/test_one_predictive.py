@@ -19,6 +19,7 @@ from command_line import secateur
 from secateur.networks import Dense
 from secateur.report import make_record
 from secateur.sklearn import PrunedClassifier, PrunedRegressor
+from secateur.sklearn.features import FeatureEncoding
 from secateur.tables import encode_table
 
 pytestmark = pytest.mark.xdist_group("one predictive")
@@ -113,14 +114,13 @@ def ask_report(name, folder):
 
 
 def ask_estimator(name, folder):
-    result, _ = trained(name)
+    estimator = PrunedClassifier() if name == "classes" else PrunedRegressor()
+    estimator.result_, estimator.average_ = trained(name)[0], None
+    estimator.n_features_in_, estimator._is_flat = 2, False
+    estimator._encoding = FeatureEncoding.from_rows(X, ["a", "b"])
     if name == "classes":
-        estimator = PrunedClassifier()
-        estimator.result_, estimator.n_features_in_ = result, 2
         estimator.classes_ = np.array(CLASSES)
         return Answers(estimator.predict_proba(X))
-    estimator = PrunedRegressor()
-    estimator.result_, estimator.n_features_in_, estimator._flat = result, 2, False
     return Answers(
         *estimator.predict(X, return_std=True), *estimator.predict_interval(X, level=LEVEL)
     )

@@ -232,7 +232,7 @@ def test_where_values_are_often_missing_is_an_input():
     assert (kinds["x is missing"], kinds["c is missing"], kinds["x"]) == (
         "boolean", "boolean", "number",
     )  # fmt: skip
-    assert "whether a value is missing is an input, too, for 'x', 'c', 'b'" in encoded.notes
+    assert "inputs that say whether a value is missing are added for 'x', 'c', 'b'" in encoded.notes
     # Nothing of the sort where rows are left out.
     dropped = encode_table(frame, ["y"], missing="drop")
     assert not any("missing" in i["name"] for i in dropped.encoding.inputs)

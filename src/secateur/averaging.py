@@ -110,18 +110,15 @@ class Average:
         return f"<Average of {len(self.models)} models, weighted by {self.weighting}: {weights}>"
 
 
-def choose_average(
-    models: Sequence[Trained], held_out: tuple[Any, Any] | None, *, default: str = "evidence"
-) -> Average:
+def choose_average(models: Sequence[Trained], held_out: tuple[Any, Any] | None) -> Average:
     """Average models with the weights that predict held-out rows better.
 
     Args:
         models: Trained models.
-        held_out: Inputs and targets that the models have not seen, or None.
-        default: Weighting without held-out rows.
+        held_out: Inputs and targets that the models have not seen, or None for equal weights.
     """
     if held_out is None:
-        return Average.from_models(models, default)
+        return Average.from_models(models)
     averages = [Average.from_models(models, weighting) for weighting in WEIGHTINGS]
     parts = [model.predict(held_out[0]) for model in averages[0].models]
 

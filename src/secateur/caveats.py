@@ -23,6 +23,12 @@ _LARGE_CONDITION = 100.0
 _MAX_ROWS, _MAX_COLUMNS = 5_000, 500
 
 
+_NOT_LEVEL = (
+    "the free energy was still falling when training ended, so pruning may have cut weights that "
+    "would have been useful. Train for more epochs, or at another learning rate"
+)
+
+
 class CaveatWarning(UserWarning):
     """A trained model explains its targets badly; the message says in which way."""
 
@@ -36,9 +42,9 @@ def find_caveats(trained: Trained, data: tuple) -> list[str]:
             was trained on.
 
     Returns:
-        A sentence each: that it does not depend on its inputs, that it is not better than a
-        constant, or that its inputs are collinear and ridge regression does better. Empty for a
-        model that has none of these problems.
+        A sentence each: that its training was not finished, that it does not depend on its inputs,
+        that it is not better than a constant, or that its inputs are collinear and ridge regression
+        does better. Empty for a model that has none of these problems.
 
     Example:
         >>> import jax, secateur as sc
@@ -55,12 +61,13 @@ def find_caveats(trained: Trained, data: tuple) -> list[str]:
     weights = data[2] if len(data) > 2 else None
     prediction = trained.predict(x)
     outputs = np.asarray(prediction.outputs.mean)
+    caveats = [] if trained.is_level else [_NOT_LEVEL]
     if np.all(outputs == outputs[:1]):
         return [
+            *caveats,
             "no input is left: the model is a constant. Either the inputs do not explain the "
-            "target, or there are too few rows to show that they do"
+            "target, or there are too few rows to show that they do",
         ]
-    caveats = []
     counts = np.ones(len(y)) if weights is None else np.asarray(weights, np.float64)
     baseline = _find_constant_density(trained.model.likelihood, y, counts)
     achieved = float(np.average(prediction.log_density(y), weights=counts))

@@ -217,10 +217,10 @@ def fit_runs(
         starts: Beliefs that each run starts from. A weight of variance 0 does not exist in that
             run, as if it had been pruned. Defaults to the recipe's.
     """
+    model = _complete_likelihood(model, training.recipe)
     check_likelihood(model.likelihood)
     beliefs = believe(model.params, variance=1.0, where=model.where)
     prior = priors(beliefs, model.prior)
-    model = _complete_likelihood(model, training.recipe)
     starts = starts or [
         make_initial_beliefs(training.recipe, k, beliefs, prior, redraw=number > 0)
         for number, k in enumerate(keys)

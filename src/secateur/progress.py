@@ -45,23 +45,26 @@ class ProgressUpdate(NamedTuple):
         """Return a description that fits beside a bar on a terminal of 80 columns."""
         return (
             f"epoch {self.epoch}/{self.epochs} F {self.free_energy:.1f} = {self.complexity:.1f} − "
-            f"{self.accuracy:.1f} rate {self.rate:.2g} {_duration(self.seconds_left)} left"
+            f"{self.accuracy:.1f} rate {self.rate:.2g}{_duration(self.seconds_left, ' {} left')}"
         )
 
     def __str__(self) -> str:
         return (
             f"epoch {self.epoch}/{self.epochs}  free energy {self.free_energy:.1f} nats = "
             f"complexity {self.complexity:.1f} − accuracy {self.accuracy:.1f}  "
-            f"rate {self.rate:.2g}  {self.phase}, {_duration(self.seconds_left)} left at most"
+            f"rate {self.rate:.2g}  {self.phase}"
+            f"{_duration(self.seconds_left, ', {} left at most')}"
         )
 
 
-def _duration(seconds: float) -> str:
+def _duration(seconds: float, words: str) -> str:
+    """Return words with a duration in them, or nothing where it is not known yet."""
     if math.isnan(seconds):
-        return "unknown time"
+        return ""
     if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+        return words.format(f"{seconds:.0f} s")
+    minutes = seconds / 60
+    return words.format(f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h")
 
 
 Callback = Callable[[ProgressUpdate], str | None]

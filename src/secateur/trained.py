@@ -151,7 +151,8 @@ class Trained:
         standard_error: Standard error of the free energy where the algorithm samples; else 0.
         epochs: Total number of epochs of all trainings.
         stop_reason: Why the last step (training or pruning) ended, in words.
-        is_level: Whether the free energy was level when training ended; True if unknown.
+        is_level: Whether the free energy was level when training ended, before any pruning; True if
+            unknown.
         training: Settings and state that are needed to continue training.
         key: Random key of predictions, for algorithms that sample.
         history: Free energy by epoch; empty for a model from a file.

@@ -38,17 +38,17 @@ def fit(
         Path, typer.Argument(metavar="DATA", help="A table: .csv, .tsv, .txt or .parquet.")
     ],
     target: Annotated[
-        list[str], _option("--target", "-t", help="Column to predict; several are possible.")
+        list[str], _option("--target", "-t", help="Column to predict; repeat it for several.")
     ],
     out: Annotated[
         Path | None,
         _option("--out", "-o", help="Folder for the results; by default NAME-run."),
     ] = None,
     drop: Annotated[
-        list[str] | None, _option("--drop", help="Column not to use; several are possible.")
+        list[str] | None, _option("--drop", help="Column to leave out; repeat it for several.")
     ] = None,
     task: Annotated[
-        Task | None, _option("--task", help="What to predict; by default the target decides.")
+        Task | None, _option("--task", help="Kind of target; by default its values decide.")
     ] = None,
     missing: Annotated[
         Missing,
@@ -77,8 +77,8 @@ def fit(
         LearntPriors,
         _option(
             "--learn-priors",
-            help="Prior variances to learn: one for each input and layer, one for each layer, or "
-            "none.",
+            help="Prior variances to learn: one for each input and array of weights, one for each "
+            "array, or none.",
         ),
     ] = LearntPriors.inputs,
     noise_prior: Annotated[
@@ -86,8 +86,8 @@ def fit(
         _option(
             "--noise-prior",
             metavar="SHAPE RATE",
-            help="Gamma prior of the noise's precision, for a standardised target; by default "
-            "1 0.01.",
+            help="Shape and rate of the Gamma prior of the noise's precision, for a standardised "
+            "target; by default 1 0.01.",
         ),
     ] = None,
     inference: Annotated[
@@ -96,10 +96,15 @@ def fit(
     what: Annotated[
         What, _option("--what", help="What to prune: single weights, whole units, or both.")
     ] = What.weights,
-    grow: Annotated[bool, _option("--grow", help="Let weights come back, too.")] = False,
+    grow: Annotated[bool, _option("--grow", help="Let weights that were cut come back.")] = False,
     most_weights: Annotated[
         int | None,
-        _option("--most-weights", help="Largest number of weights of the pruned network.", min=1),
+        _option(
+            "--most-weights",
+            help="Largest number of weights of the pruned network; if need be, weights are cut "
+            "although the free energy rises.",
+            min=1,
+        ),
     ] = None,
     least_accuracy: Annotated[
         float | None,
@@ -152,7 +157,10 @@ def fit(
     held_out: Annotated[
         float,
         _option(
-            "--held-out", help="Share of the rows to judge by, not to learn from.", min=0, max=0.9
+            "--held-out",
+            help="Share of the rows that are set aside to judge the model.",
+            min=0,
+            max=0.9,
         ),
     ] = 0.2,
     max_categories: Annotated[
@@ -162,12 +170,10 @@ def fit(
     encoding: Annotated[
         str | None, _option("--encoding", help="Encoding of a text file; by default UTF-8.")
     ] = None,
-    resume: Annotated[
-        bool, _option("--resume", help="Go on with a run that was interrupted.")
-    ] = False,
-    force: Annotated[bool, _option("--force", help="Replace a run that is there.")] = False,
+    resume: Annotated[bool, _option("--resume", help="Continue an interrupted run.")] = False,
+    force: Annotated[bool, _option("--force", help="Replace an existing run.")] = False,
     quiet: Annotated[
-        bool, _option("--quiet", "-q", help="Print only where the report is.")
+        bool, _option("--quiet", "-q", help="Print only the path of the report.")
     ] = False,
 ) -> None:
     """Train a Bayesian network on a table, prune it, and report.

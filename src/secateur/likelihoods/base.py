@@ -55,7 +55,8 @@ class Likelihood(Protocol):
 
     Another optional method, `check_targets(shape, targets)`, is called with the shape of the
     predictions and NumPy targets before training and by `Predictive.log_density`. It raises a
-    ValueError for targets that cannot occur under the likelihood.
+    ValueError for targets that cannot occur under the likelihood. So does a method
+    `check_parameters()`, called before training, for a parameter of the likelihood that is not valid.
     """
 
     @property
@@ -98,10 +99,11 @@ class Likelihood(Protocol):
 
 
 def check_likelihood(likelihood: Any) -> None:
-    """Raise an error for an object that lacks a method that training needs.
+    """Raise an error for an object that lacks a method that training needs, and for bad parameters.
 
     Raises:
         TypeError: The message names the missing methods.
+        ValueError: A parameter is not valid.
     """
     check_instance(likelihood)
     required = (name for name in vars(Likelihood) if not name.startswith("_"))
@@ -111,6 +113,8 @@ def check_likelihood(likelihood: Any) -> None:
             f"likelihood={likelihood!r} lacks {', '.join(lacking)}. {_ADVICE} "
             "secateur.likelihoods.Likelihood lists the methods of a custom likelihood."
         )
+    if hasattr(likelihood, "check_parameters"):
+        likelihood.check_parameters()
 
 
 def check_instance(likelihood: Any) -> None:

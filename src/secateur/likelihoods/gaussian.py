@@ -30,6 +30,7 @@ from secateur.likelihoods.base import (
 from secateur.likelihoods.integrals import log_integral
 
 _LOG_2PI = math.log(2 * math.pi)
+_PARTS = ("shape", "rate")
 
 
 @register_dataclass
@@ -69,6 +70,25 @@ class GaussianLikelihood:
     @property
     def _prior(self) -> Gamma:
         return Gamma(1.0, 1.0) if self.prior is None else self.prior
+
+    def check_parameters(self) -> None:
+        """Refuse parameters that are not positive.
+
+        Raises:
+            ValueError: The message says which, and what to give.
+        """
+        parameters = {"precision": self.precision}
+        if self.precision is None:
+            name = "the prior of the precision"
+            parameters = {f"{part} of {name}": getattr(self._prior, part) for part in _PARTS}
+        for name, value in parameters.items():
+            known = np.asarray(value, np.float64)
+            is_valid = (known > 0) & np.isfinite(known)
+            if not np.all(is_valid):
+                raise ValueError(
+                    f"GaussianLikelihood: the {name} is {known[~is_valid].flat[0]:g}. Give a "
+                    "positive, finite number; the default prior has shape 1 and rate 0.01."
+                )
 
     def with_prior(self, noise: Noise) -> GaussianLikelihood:
         """Return the same likelihood with a q(γ) as the prior of γ, for use with new data."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from scipy.special import logsumexp
 
 from secateur import __version__, datasets
+from secateur.averaging import Average
 from secateur.fitting import fit_many
 from secateur.paper.protocol import (
     PUBLISHED_RESULTS,
@@ -239,21 +239,18 @@ def _make_record(
 def judge_models(models: Sequence[Trained], x: np.ndarray, y: np.ndarray) -> dict[str, float]:
     """Return test RMSE, mean log-likelihood per row in nats, and coverage of the 95 % interval.
 
-    Several models are combined as a mixture of predictive distributions with equal weights.
+    Several models are averaged with equal weights.
 
     Args:
         models: Trained models.
         x: Inputs of the test rows.
         y: Targets of the test rows.
     """
-    predictions = [trained.predict(x) for trained in models]
-    mean = np.mean([p.mean for p in predictions], axis=0)
-    below = np.mean([p.cdf(y) for p in predictions], axis=0)
-    log_density = logsumexp([p.log_density(y) for p in predictions], axis=0) - np.log(len(models))
+    prediction = Average.from_models(models).predict(x)
     return {
-        "rmse": float(np.sqrt(np.mean(np.square(mean - y)))),
-        "log_likelihood": float(np.mean(log_density)),
-        "coverage": float(np.mean(np.abs(2 * below - 1) <= 0.95)),
+        "rmse": float(np.sqrt(np.mean(np.square(prediction.mean - y)))),
+        "log_likelihood": float(np.mean(prediction.log_density(y))),
+        "coverage": float(np.mean(np.abs(2 * prediction.cdf(y) - 1) <= 0.95)),
     }
 
 

@@ -417,6 +417,7 @@ def _collect(
                 result,
                 model=trained.model,
                 training=trained.training,
+                is_level=trained.is_level,
                 rounds=(*trained.rounds, *rounds),
                 weights_before=trained.live_weights if first else trained.weights_before,
                 free_energy_before=float(before[run]) if first else trained.free_energy_before,

@@ -159,11 +159,22 @@ class Budget:
         Args:
             trained: A trained model.
         """
+        return self.find_shortfall(trained) is None
+
+    def find_shortfall(self, trained: Trained) -> str | None:
+        """Return what a pruned model does not meet, in words; None if it meets everything.
+
+        Args:
+            trained: A trained model.
+        """
+        parts = []
         if self.most_weights is not None and trained.live_weights > self.most_weights:
-            return False
-        return self.held_out is None or self.allows(
-            self._measure(trained.predict(self.held_out[0]))
-        )
+            parts.append(self._explain_weights(list(trained.rounds), trained.live_weights))
+        if self.held_out is not None:
+            measure = self._measure(trained.predict(self.held_out[0]))
+            if not self.allows(measure):
+                parts.append(self._explain_measure(measure))
+        return "; ".join(parts) or None
 
     # --- words ----------------------------------------------------------------------------------
 

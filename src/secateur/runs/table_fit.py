@@ -18,6 +18,7 @@ from secateur import report
 from secateur.averaging import Average, choose_average
 from secateur.caveats import find_caveats
 from secateur.distributions import Gamma
+from secateur.pruning.budget import make_budget
 from secateur.remedies import Remedy, UsageError
 from secateur.runs.controls import RunClock, RunSettings
 from secateur.runs.folder import RunFolder
@@ -77,16 +78,17 @@ def fit_table(
     _check_average(settings)
     folder.claim(resume=resume, force=force)
     if resume and not folder.is_interrupted:
-        say(f"there is nothing in {folder.path} to go on from: the run begins")
+        say(f"{folder.path} holds no interrupted run: a new one begins")
     clock = RunClock(settings.minutes, say)
     table = _read_table(path, targets, settings)
     for note in table.notes:
         say(note)
     split = split_rows(table, settings)
     say(_describe_sizes(table, len(split.training[1]), settings))
+    requirements = _make_requirements(table.encoding.task, split.held_out, settings)
     with clock:
         try:
-            selection = _train(table, split, settings, folder, clock, progress)
+            selection = _train(table, split, settings, requirements, folder, clock, progress)
         except (sc.FitError, ValueError):
             if not resume:  # a checkpoint of an earlier run stays
                 folder.remove_checkpoint()
@@ -98,6 +100,9 @@ def fit_table(
         average = choose_average(best.restarts, split.held_out)
         say(_describe_average(average, split))
     caveats = find_caveats(pruned, split.training)
+    shortfall = make_budget(requirements).find_shortfall(pruned)
+    if shortfall is not None:
+        caveats.insert(0, shortfall)
     record = report.make_record(
         fitted=fitted,
         pruned=pruned,
@@ -251,6 +256,7 @@ def _train(
     table: EncodedTable,
     split: Split,
     settings: RunSettings,
+    requirements: dict[str, Any],
     folder: RunFolder,
     clock: RunClock,
     progress: bool,
@@ -261,7 +267,10 @@ def _train(
     """
     encoding, data = table.encoding, split.training
     likelihood: Any = sc.CategoricalLikelihood()
-    if encoding.task != "classification":
+    if encoding.task == "classification":
+        if settings.noise_prior is not None:
+            raise UsageError("A prior of the noise is for targets that are numbers. Leave it out.")
+    else:
         prior = settings.noise_prior and Gamma(*settings.noise_prior)
         likelihood = sc.GaussianLikelihood(prior)
     structures: tuple[Structure, ...] = STRUCTURES
@@ -282,7 +291,7 @@ def _train(
             "what": settings.what,
             "grow": settings.grow,
             "epochs": settings.epochs,
-            **_make_requirements(encoding.task, split.held_out, settings),
+            **requirements,
         },
         checkpoint=folder.checkpoint,
         progress=progress,

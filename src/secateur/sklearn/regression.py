@@ -166,7 +166,15 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
     def _make_likelihood(self) -> Likelihood:
         if self.likelihood == "poisson":
             return PoissonLikelihood()
-        return GaussianLikelihood(self.noise_prior and Gamma(*map(float, self.noise_prior)))
+        if self.noise_prior is None:
+            return GaussianLikelihood()
+        parameters = np.asarray(self.noise_prior)
+        if parameters.shape != (2,) or not np.issubdtype(parameters.dtype, np.number):
+            raise ValueError(
+                f"noise_prior={self.noise_prior!r}. Give the shape and the rate of a Gamma "
+                "distribution, such as (1, 0.01)."
+            )
+        return GaussianLikelihood(Gamma(*map(float, parameters)))
 
     def _make_targets(self, y: np.ndarray) -> np.ndarray:
         """Return targets of shape (rows, outputs)."""

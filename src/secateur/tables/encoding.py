@@ -339,7 +339,9 @@ def _describe_columns(columns: tuple[Column, ...]) -> list[str]:
             notes.append(f"dates of {column.name!r}{reading} become {', '.join(parts)}")
     indicators = [column.name for column in columns if column.has_indicator]
     if indicators:
-        notes.append(f"whether a value is missing is an input, too, for {quote_names(indicators)}")
+        notes.append(
+            f"inputs that say whether a value is missing are added for {quote_names(indicators)}"
+        )
     return notes
 
 

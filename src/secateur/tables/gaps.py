@@ -34,7 +34,8 @@ def make_missing_error(
     others = [other for other in gaps if other != name]
     also = f" (and {quote_names(others)} in some)" if others else ""
     leave_out = Remedy("missing", "drop", "leaves such rows out", is_advised=True)
-    effect = "fills in the mean, or the most frequent category"
+    effect = "fills in the mean, or the most frequent category, and adds an input where values are "
+    effect += "often missing"
     fill = Remedy("missing", "mean", effect, is_advised=True)
     if role == "column":
         drop_column = Remedy("drop", [name], "leaves the column out")
