@@ -56,7 +56,7 @@ class Likelihood(Protocol):
     Another optional method, `check_targets(shape, targets)`, is called with the shape of the
     predictions and NumPy targets before training and by `Predictive.log_density`. It raises a
     ValueError for targets that cannot occur under the likelihood. So does a method
-    `check_parameters()`, called before training, for a parameter of the likelihood that is not valid.
+    `check_parameters()`, called before training, for an invalid parameter of the likelihood.
     """
 
     @property
