@@ -95,32 +95,56 @@ def recomputed_part(equation: Equation) -> Body:
     return compat.open_jaxpr(equation.params["jaxpr"])
 
 
-def find_fixed_point(
+class UnsettledLoop(RuntimeError):
+    """What a loop carries is something else after every step."""
+
+
+def settle(
     step: Callable[[State, int], State],
     start: State,
-    same: Callable[[State, State], bool],
+    changed: Callable[[State, State], Sequence[int]],
+    num_carry: int,
     *,
-    attempts: int | None = None,
+    where: str = "",
 ) -> State:
     """Apply a step until it changes nothing: what a loop carries is what a step makes of it.
+
+    What is known of a carried value may move on by one value per step (a delay line), so there
+    are as many steps as values, and a few more.
 
     Args:
         step: The next state, from a state and the number of the attempt.
         start: The first state.
-        same: Whether two states are equal.
-        attempts: Maximum number of steps. Defaults to no maximum, for steps that only ever grow.
+        changed: Numbers of the carried values that differ between two states.
+        num_carry: Number of values that the loop carries.
+        where: User's line behind the loop, for the message.
 
     Returns:
-        The state before the step that changed nothing, or the last state.
+        The state that a step does not change.
+
+    Raises:
+        UnsettledLoop: Some carried value is something else after every step.
 
     Example:
-        >>> find_fixed_point(lambda n, attempt: min(n + 1, 3), 0, lambda a, b: a == b)
+        >>> settle(lambda n, attempt: min(n + 1, 3), 0, lambda a, b: [] if a == b else [0], 1)
         3
     """
-    state, attempt = start, 0
-    while attempts is None or attempt < attempts:
+    state, numbers = start, list[int]()
+    for attempt in range(attempts_to_settle(num_carry) + 1):
         after = step(state, attempt)
-        if same(after, state):
+        numbers = list(changed(after, state))
+        if not numbers:
             return state
-        state, attempt = after, attempt + 1
-    return state
+        state = after
+    names = ", ".join(map(str, numbers))
+    raise UnsettledLoop(
+        f"what is known of carried value {names} of a loop ({where or 'no line known'}) is "
+        f"something else after each of {attempts_to_settle(num_carry)} steps. A loop has to carry "
+        "the same kind of value from step to step: a rule of yours may return a Normal in one "
+        "step and an array in the next."
+    )
+
+
+def attempts_to_settle(num_carry: int) -> int:
+    """Return after how many steps the values that a loop carries have settled."""
+    return 2 * num_carry + 6

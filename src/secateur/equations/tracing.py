@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from secateur.equations import compat
+from secateur.equations.expansions import expand
 from secateur.equations.primitives import CALLS, KEEPS_UNIFORM, SMOOTH_CALLS
 
 
@@ -132,7 +133,7 @@ def _inline(
         # Inside JAX's own functions an equation knows no line of the user's; the call does.
         line = compat.source_line(eqn) or where
         tracked = any(isinstance(a, Slot) and a.tracked for a in operands)
-        inner = wrapped_jaxpr(eqn) if tracked else None
+        inner = (wrapped_jaxpr(eqn) or expand(eqn)) if tracked else None
         if inner is not None:
             inner_jaxpr, inner_consts = inner
             inner_smooth = smooth or call_name(eqn) in SMOOTH_CALLS

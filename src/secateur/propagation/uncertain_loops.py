@@ -14,9 +14,10 @@ from secateur.equations.control_flow import (
     Body,
     Scan,
     WhileLoop,
+    attempts_to_settle,
     branches,
-    find_fixed_point,
     recomputed_part,
+    settle,
 )
 from secateur.propagation.covariances import Loads
 from secateur.propagation.noise import DrawnNoise, NoiseCounter
@@ -53,6 +54,10 @@ def _ancestors(operands: list[Any]) -> frozenset[int]:
 
 def _flags(values: Sequence[Any]) -> list[bool]:
     return [isinstance(v, Uncertain) for v in values]
+
+
+def _differing(one: list[bool], other: list[bool]) -> list[int]:
+    return [i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b]
 
 
 def _either(one: list[bool], other: list[bool]) -> list[bool]:
@@ -125,9 +130,7 @@ class LoopPropagator(Interpreter):
             jax.eval_shape(probe, _pack(_promote(init, flags)))
             return after
 
-        flags = find_fixed_point(
-            flags_after, _flags(init), lambda a, b: a == b, attempts=len(init) + 1
-        )
+        flags = settle(flags_after, _flags(init), _differing, len(init), where=equation.where)
         traced: list[bool] = []
 
         def condition(state):
@@ -200,7 +203,7 @@ class _ScanPropagation:
     """One scan with uncertain operands."""
 
     def __init__(self, walk: LoopPropagator, equation: Equation, operands: list[Any]) -> None:
-        self.walk, self.parts = walk, Scan.of(equation)
+        self.walk, self.parts, self.where = walk, Scan.of(equation), equation.where
         self.local, self.remembers = walk.how == "local", walk.how == "moments"
         consts, init, xs = self.parts.split(operands)
         self.ancestors = _ancestors(operands)
@@ -235,7 +238,10 @@ class _ScanPropagation:
         remember) is whatever a step makes of itself.
         """
         slices = jax.eval_shape(lambda xs: jax.tree.map(lambda a: a[0], xs), self.x_packed)
-        counter = NoiseCounter()
+        counter, count = NoiseCounter(), self.parts.num_carry
+        # A source may move on by one carried value per step. A layout that changes in every step
+        # never settles, so there are no more sources after that.
+        last_to_grow = attempts_to_settle(count) - count - 2
 
         def structure_after(structure: tuple, attempt: int) -> tuple:
             nonlocal counter
@@ -255,13 +261,14 @@ class _ScanPropagation:
             jax.eval_shape(probe, _pack(init), shape.zeros(init), slices)
             if not self.remembers:
                 return after[0], shape
-            return after[0], shape.merged(after[1], grow=attempt < 4)
+            return after[0], shape.merged(after[1], grow=attempt < last_to_grow)
 
-        flags, shape = find_fixed_point(
+        flags, shape = settle(
             structure_after,
-            (_flags(self.init), Recurrence.nothing(self.parts.num_carry)),
-            lambda a, b: a[0] == b[0] and a[1].same(b[1]),
-            attempts=8,
+            (_flags(self.init), Recurrence.nothing(count)),
+            lambda a, b: sorted({*_differing(a[0], b[0]), *a[1].differing(b[1])}),
+            count,
+            where=self.where,
         )
         return flags, shape, counter
 
