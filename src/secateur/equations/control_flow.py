@@ -6,11 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import jax
+import numpy as np
+
 from secateur.equations import compat
-from secateur.equations.tracing import Equation
+from secateur.equations.tracing import Equation, read_program
 
 State = TypeVar("State")
 Body = tuple[Any, list]  # an open jaxpr and its constants
+# The number of steps of a while loop is counted up to here.
+_LONGEST_COUNTED = 4096
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is known while tracing."""
+    known = isinstance(value, jax.Array | np.ndarray | np.generic | int | float)
+    return known and not isinstance(value, jax.core.Tracer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +94,42 @@ class WhileLoop:
         end = self.num_condition_consts + self.num_body_consts
         first, second = operands[: self.num_condition_consts], operands[self.num_condition_consts :]
         return list(first), list(second[: self.num_body_consts]), list(operands[end:])
+
+    def as_scan(self, operands: Sequence[Any]) -> Scan | None:
+        """Return the loop as a scan, if its number of steps follows from numbers that are known.
+
+        Args:
+            operands: Its operands; all that are not plain numbers count as not known.
+        """
+        condition_consts, body_consts, carry = self.split(operands)
+        condition = read_program(*self.condition, [False] * (len(condition_consts) + len(carry)))
+        body = read_program(*self.body, [False] * (len(body_consts) + len(carry)))
+        # What the condition reads of the state, and what that is made of in a step.
+        fixed, counted = _parted(condition.needed_inputs([0]), len(condition_consts))
+        steady: list[int] = []
+        while True:
+            steady, more = _parted(body.needed_inputs(counted), len(body_consts))
+            if set(more) <= set(counted):
+                break
+            counted = sorted({*counted, *more})
+        read = [*(condition_consts[i] for i in fixed), *(body_consts[i] for i in steady),
+                *(carry[i] for i in counted)]  # fmt: skip
+        if not all(map(is_number, read)):
+            return None
+        state = dict(enumerate(carry))
+        with jax.ensure_compile_time_eval():
+            for length in range(_LONGEST_COUNTED):
+                (goes_on,) = condition.evaluate([*condition_consts, *state.values()], [0])
+                if not goes_on:
+                    return Scan(self.body, len(body_consts), len(carry), length, False, 1)
+                after = body.evaluate([*body_consts, *state.values()], counted)
+                state.update(zip(counted, after, strict=True))
+        return None
+
+
+def _parted(numbers: Sequence[int], consts: int) -> tuple[list[int], list[int]]:
+    """Part the numbers of a loop's inputs into those of constants and of carried values."""
+    return [i for i in numbers if i < consts], [i - consts for i in numbers if i >= consts]
 
 
 def branches(equation: Equation) -> list[Body]:

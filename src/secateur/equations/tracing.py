@@ -82,6 +82,33 @@ class Program:
     outputs: list[Atom] = field(default_factory=list)
     equations: list[Equation] = field(default_factory=list)
 
+    def leading_to(self, outputs: Sequence[int]) -> tuple[list[Equation], set[Atom]]:
+        """Return the equations that some outputs are made by, and all that those read."""
+        needed: set[Atom] = {self.outputs[i] for i in outputs}
+        kept = []
+        for equation in reversed(self.equations):
+            if needed.intersection(equation.outputs):
+                kept.append(equation)
+                needed.update(equation.inputs)
+        return kept[::-1], needed
+
+    def needed_inputs(self, outputs: Sequence[int]) -> list[int]:
+        """Return the numbers of the inputs that some outputs depend on."""
+        _, needed = self.leading_to(outputs)
+        return [i for i, slot in enumerate(self.inputs) if slot in needed]
+
+    def evaluate(self, inputs: Sequence[Any], outputs: Sequence[int]) -> list[Any]:
+        """Return some outputs, evaluated as they are; inputs that they do not need may be None."""
+        values: dict[Atom, Any] = dict(zip(self.inputs, inputs, strict=True))
+
+        def read(atom: Atom) -> Any:
+            return atom.value if isinstance(atom, KnownValue) else values[atom]
+
+        for equation in self.leading_to(outputs)[0]:
+            results = compat.bind(equation.eqn, *map(read, equation.inputs))
+            values.update(zip(equation.outputs, results, strict=True))
+        return [read(self.outputs[i]) for i in outputs]
+
 
 def uniform_value(atom: Atom) -> float | None:
     """The value of an operand known, while tracing, to be the same number everywhere."""

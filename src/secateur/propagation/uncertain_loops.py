@@ -103,13 +103,19 @@ class LoopPropagator(Interpreter):
 
     def scan(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """A scan with means and variances in its carry, and fresh noise in every step."""
-        results = _ScanPropagation(self, equation, operands).run()
+        results = _ScanPropagation(self, Scan.of(equation), operands, equation.where).run()
         self.record(equation, "scan", "loop", *_LOOP_EXACTNESS[self.how])
         return results
 
     def while_loop(self, equation: Equation, operands: list[Any]) -> list[Any]:
-        """A while loop whose condition is certain."""
+        """A while loop whose condition is certain; as a scan, if its steps can be counted."""
         loop = WhileLoop.of(equation)
+        counted = loop.as_scan(operands)
+        if counted is not None:
+            _, consts, carry = loop.split(operands)
+            results = _ScanPropagation(self, counted, [*consts, *carry], equation.where).run()
+            self.record(equation, "while", "loop", *_LOOP_EXACTNESS[self.how])
+            return results
         condition_consts, body_consts, init = loop.split(operands)
         ancestors = _ancestors(operands)
         init = self.sampled(init)
@@ -202,8 +208,10 @@ class LoopPropagator(Interpreter):
 class _ScanPropagation:
     """One scan with uncertain operands."""
 
-    def __init__(self, walk: LoopPropagator, equation: Equation, operands: list[Any]) -> None:
-        self.walk, self.parts, self.where = walk, Scan.of(equation), equation.where
+    def __init__(
+        self, walk: LoopPropagator, parts: Scan, operands: list[Any], where: str
+    ) -> None:
+        self.walk, self.parts, self.where = walk, parts, where
         self.local, self.remembers = walk.how == "local", walk.how == "moments"
         consts, init, xs = self.parts.split(operands)
         self.ancestors = _ancestors(operands)
