@@ -118,7 +118,7 @@ class LoopPropagator(Interpreter):
             return results
         condition_consts, body_consts, init = loop.split(operands)
         ancestors = _ancestors(operands)
-        init = self.sampled(init)
+        init, condition_consts = self.sampled(init), self.sampled(condition_consts)
         loop_key = self.branch_key()
 
         def run(body: Body, inputs: list[Any], key: Any, ledger: Any) -> list[Any]:
