@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from secateur.equations import compat
-from secateur.equations.tracing import Equation, read_program
+from secateur.equations.tracing import read_program
 
 State = TypeVar("State")
 Body = tuple[Any, list]  # an open jaxpr and its constants
@@ -45,11 +45,11 @@ class Scan:
     unroll: Any
 
     @classmethod
-    def of(cls, equation: Equation) -> Scan:
-        """Return the parts of a scan's equation."""
+    def of(cls, equation: Any) -> Scan:
+        """Return the parts of a scan's equation, of a program or of a jaxpr."""
         params = equation.params
         return cls(
-            compat.open_jaxpr(params["jaxpr"]), *compat.scan_counts(equation.eqn), params["length"],
+            compat.open_jaxpr(params["jaxpr"]), *compat.scan_counts(params), params["length"],
             params["reverse"], params.get("unroll", 1),
         )  # fmt: skip
 
@@ -81,7 +81,7 @@ class WhileLoop:
     num_body_consts: int
 
     @classmethod
-    def of(cls, equation: Equation) -> WhileLoop:
+    def of(cls, equation: Any) -> WhileLoop:
         """Return the parts of a while loop's equation."""
         params = equation.params
         return cls(
@@ -132,12 +132,12 @@ def _parted(numbers: Sequence[int], consts: int) -> tuple[list[int], list[int]]:
     return [i for i in numbers if i < consts], [i - consts for i in numbers if i >= consts]
 
 
-def branches(equation: Equation) -> list[Body]:
+def branches(equation: Any) -> list[Body]:
     """Return the branches of a conditional or a switch."""
     return [compat.open_jaxpr(branch) for branch in equation.params["branches"]]
 
 
-def recomputed_part(equation: Equation) -> Body:
+def recomputed_part(equation: Any) -> Body:
     """Return the equations of a part that is recomputed in the backward pass."""
     return compat.open_jaxpr(equation.params["jaxpr"])
 

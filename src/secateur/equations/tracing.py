@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -175,6 +175,17 @@ def _inline(
         equations.append(Equation(len(equations), eqn, operands, outputs, smooth, line))
         places.update(zip(eqn.outvars, outputs, strict=True))
     return [read(a) for a in jaxpr.outvars]
+
+
+def all_equations(jaxpr: Any) -> Iterator[Any]:
+    """Yield the equations of a jaxpr, also those of functions that are called and of loops."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for value in eqn.params.values():
+            for part in value if isinstance(value, tuple | list) else (value,):
+                inner, _ = compat.open_jaxpr(part)
+                if hasattr(inner, "eqns"):
+                    yield from all_equations(inner)
 
 
 def wrapped_jaxpr(eqn: Any) -> tuple[Any, list] | None:

@@ -364,7 +364,7 @@ class Lowering:
 
     def _scan(self, node: Equation, operands: list[Atom]) -> list[Atom]:
         eqn = node.eqn
-        num_consts, num_carry = compat.scan_counts(eqn)
+        num_consts, num_carry = compat.scan_counts(eqn.params)
         consts, rest = operands[:num_consts], operands[num_consts:]
         carry, stacked = rest[:num_carry], rest[num_carry:]
         body = compat.open_jaxpr(eqn.params["jaxpr"])
