@@ -27,7 +27,13 @@ from secateur.pytrees import flatten_beliefs, is_belief
 from secateur.structure import units
 from secateur.trained import Trained, collect_runs, find_best, make_fit_error
 from secateur.training.checkpoint import Checkpoint
-from secateur.training.devices import find_mesh, is_addressable
+from secateur.training.devices import (
+    automatic_context,
+    find_mesh,
+    is_addressable,
+    on_automatic_axes,
+    with_automatic_axes,
+)
 from secateur.training.function_checks import find_mistakes
 from secateur.training.hierarchy import PriorGroups
 from secateur.training.layout import lay_out
@@ -138,7 +144,7 @@ def fit(
             chosen,
             optimiser,
             find_prior_groups(model, source, learn_priors),
-            mesh or find_mesh(sharded),
+            find_mesh(sharded) if mesh is None else with_automatic_axes(mesh),
         ),
         checkpoint,
         Progress("fit", show=progress, callback=callback),
@@ -195,6 +201,7 @@ def fit_many(
     )
 
 
+@automatic_context()
 def fit_runs(
     model: BayesianModel,
     source: Arrays | Stream,
@@ -219,6 +226,8 @@ def fit_runs(
     """
     model = _complete_likelihood(model, training.recipe)
     check_likelihood(model.likelihood)
+    model = replace(model, params=on_automatic_axes(model.params))
+    keys = [on_automatic_axes(key) for key in keys]
     beliefs = believe(model.params, variance=1.0, where=model.where)
     prior = priors(beliefs, model.prior)
     starts = starts or [

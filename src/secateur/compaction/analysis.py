@@ -13,6 +13,7 @@ import numpy as np
 
 from secateur.compaction.influence import Influence
 from secateur.equations import Equation, Interpreter, Program, Slot, compat, primitives
+from secateur.equations.primitives import Policy
 from secateur.propagation.propagator import Propagator
 from secateur.propagation.uncertain_values import Uncertain, as_uncertain
 from secateur.pytrees import is_belief
@@ -69,6 +70,8 @@ class OriginSearch(Interpreter):
             origins[i] = np.arange(starts[i], starts[i] + size).reshape(program.inputs[i].shape)
         for output in self.run(origins):
             self.count_use(output)
+
+    policies = primitives.policies(otherwise=Policy.USE)
 
     def constant(self, value: Any) -> None:
         """Return None: a constant is not a weight."""

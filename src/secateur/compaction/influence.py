@@ -19,12 +19,19 @@ import numpy as np
 from jax import Array
 
 from secateur.equations import Equation, RuleTable, Slot, compat, primitives
-from secateur.equations.control_flow import Scan
+from secateur.equations.control_flow import Scan, WhileLoop
+from secateur.equations.primitives import Kind, Policy
+from secateur.structure.place_rules import update_axes
 from secateur.structure.unit_search import LabelledInterpreter, UnitSearch
 
 # Linear with coefficients 0 and 1, or products of two operands: JAX evaluates them on indicators.
 _MOVES = primitives.FIXED_MOVES | primitives.JOINS
 _AS_IT_IS = _MOVES | primitives.PRODUCTS | primitives.ADDITIONS
+_PARTS = {"complex", "real", "imag", "conj"}
+# A loop of unknown length that carries more elements mixes all of them.
+_LONGEST_LOOP = 256
+# They want their indices as they are.
+_BY_PLACES = primitives.LOOKUPS | primitives.UPDATES | primitives.SEGMENT_EXTREMA
 
 
 @jax.custom_vjp
@@ -155,6 +162,13 @@ class IndicatorWalk(LabelledInterpreter):
     """
 
     rules = RuleTable()
+    policies = primitives.policies(
+        Kind.CONTROL_FLOW, Kind.COPY, Kind.CONVERSION, Kind.ARITHMETIC, Kind.SMOOTH, Kind.KINKED,
+        Kind.STEP, Kind.COMPARISON, Kind.LOGIC, Kind.CHOICE, Kind.SPECIAL, Kind.MOVE, Kind.JOIN,
+        Kind.LOOKUP, Kind.UPDATE, Kind.SEGMENT, Kind.CONTRACTION, Kind.ADDITION, Kind.REDUCTION,
+        Kind.LOGICAL_REDUCTION, Kind.ARGUMENT, Kind.WINDOW, Kind.CUMULATIVE, Kind.ORDER,
+        Kind.COMPLEX, otherwise=Policy.MIX,
+    )  # fmt: skip
 
     def __init__(self, search: UnitSearch, squash: Any, *, never_zero: bool = False) -> None:
         super().__init__(search)
@@ -198,7 +212,7 @@ class IndicatorWalk(LabelledInterpreter):
 
     def apply(self, equation: Equation, operands: list[Any]) -> list[Array]:
         """Return counts for an equation's results; lookups need their indices as they are."""
-        if equation.name not in primitives.LOOKUPS:
+        if equation.name not in _BY_PLACES:
             operands = [self.indicator(operand) for operand in operands]
         return super().apply(equation, operands)
 
@@ -214,7 +228,12 @@ class IndicatorWalk(LabelledInterpreter):
         widest = jnp.result_type(*operands)
         return compat.bind(equation.eqn, *(value.astype(widest) for value in operands))
 
-    @rules.declare(*(primitives.REDUCTIONS.keys() - {"reduce_sum"}))
+    @rules.declare(*primitives.SIDE_BY_SIDE)
+    def side_by_side(self, equation: Equation, operands: list[Array]) -> list[Array]:
+        """Each result is its operand."""
+        return operands
+
+    @rules.declare(*(primitives.REDUCTIONS.keys() - {"reduce_sum"}), *primitives.ARGUMENTS)
     def reduce(self, equation: Equation, operands: list[Array]) -> list[Array]:
         """Any of the elements."""
         return [jnp.sum(operands[0], axis=tuple(equation.params["axes"]))]
@@ -232,7 +251,51 @@ class IndicatorWalk(LabelledInterpreter):
             jax.lax.reduce_window(x, zero, jax.lax.add, sizes, strides, padding, base, dilation)
         ]
 
-    @rules.declare(*primitives.ELEMENTWISE)
+    @rules.declare(*(primitives.CUMULATIVE - primitives.ADDITIONS))
+    def accumulate(self, equation: Equation, operands: list[Array]) -> list[Array]:
+        """Any of the elements so far; what is 0 so far need not be 0 afterwards."""
+        reverse = equation.params["reverse"]
+        return [1 + jax.lax.cumsum(operands[0], equation.params["axis"], reverse=reverse)]
+
+    @rules.declare("sort")
+    def sort(self, equation: Equation, operands: list[Array]) -> list[Array]:
+        """Any of the elements along the axis, of any operand."""
+        some = sum(operands[1:], start=operands[0])
+        along = jnp.sum(some, axis=equation.params["dimension"], keepdims=True)
+        return [jnp.broadcast_to(along, slot.shape) for slot in equation.outputs]
+
+    @rules.declare("top_k")
+    def find_largest(self, equation: Equation, operands: list[Array]) -> list[Array]:
+        """Any of the elements along the axis."""
+        axis = equation.params.get("axis", operands[0].ndim - 1)
+        along = jnp.sum(operands[0], axis=axis, keepdims=True)
+        values, places = equation.outputs
+        return [jnp.broadcast_to(along, values.shape), jnp.broadcast_to(1 + along, places.shape)]
+
+    @rules.declare("fft")
+    def transform(self, equation: Equation, operands: list[Array]) -> list[Array]:
+        """Any of the elements along the axes."""
+        count, shape = len(equation.params["fft_lengths"]), equation.outputs[0].shape
+        axes = tuple(range(len(shape) - count, len(shape)))
+        return [jnp.broadcast_to(jnp.sum(operands[0], axis=axes, keepdims=True), shape)]
+
+    @rules.declare(*primitives.UPDATES, *primitives.SEGMENT_EXTREMA)
+    def update(self, equation: Equation, operands: list[Any]) -> list[Array]:
+        """Either what was there or the update; of unknown places, any may have been meant."""
+        x, new = (self.indicator(operands[i]) for i in _data_of(equation))
+        pairs = update_axes(equation)
+        gone = tuple(a for a in range(new.ndim) if a not in pairs.values())
+        rest = sorted(pairs.items(), key=lambda pair: pair[1])
+        column = [1] * x.ndim
+        for axis, _ in rest:
+            column[axis] = x.shape[axis]
+        spread = jnp.transpose(jnp.sum(new, axis=gone), np.argsort(np.argsort([a for a, _ in rest])))
+        anywhere = jnp.broadcast_to(spread.reshape(column), x.shape)
+        return [x + anywhere.astype(x.dtype)]
+
+    @rules.declare(
+        *(primitives.ELEMENTWISE - primitives.SIDE_BY_SIDE), "complex", "real", "imag", "conj"
+    )
     def combine(self, equation: Equation, operands: list[Array]) -> list[Array]:
         """A product is "all", a sum is "any"; a function with f(0) ≠ 0 is always 1."""
         name = equation.name
@@ -243,7 +306,7 @@ class IndicatorWalk(LabelledInterpreter):
         if name == "select_n":
             return [self.squash(1 + operands[0]) * sum(operands[1:])]
         total = sum(operands[1:], start=operands[0])
-        keeps_zero = name in primitives.ZERO_IF_ALL_ARE or name in primitives.KEEPS_ZERO
+        keeps_zero = name in primitives.ZERO_IF_ALL_ARE | primitives.KEEPS_ZERO | _PARTS
         return [total if keeps_zero else 1 + total]
 
     @rules.declare(*primitives.LOOKUPS)
@@ -275,6 +338,24 @@ class IndicatorWalk(LabelledInterpreter):
         which = self.squash(1 + self.indicator(operands[0]))
         return [which * sum(alternatives) for alternatives in zip(*results, strict=True)]
 
+    def while_loop(self, equation: Equation, operands: list[Any]) -> list[Array]:
+        """A loop of unknown length: what any number of its steps may depend on."""
+        loop, (_, body) = WhileLoop.of(equation), self.bodies(equation)
+        _, consts, carry = loop.split([self.indicator(operand) for operand in operands])
+        slots = body.program.inputs[len(consts) :]
+        carry = [v.astype(_dtype(s.dtype)) for v, s in zip(carry, slots, strict=True)]
+
+        def step(carry: list[Array], _: None) -> tuple[list[Array], None]:
+            after = self.run_nested(body, [*consts, *carry])
+            pairs = zip(carry, after, strict=True)
+            return [self.squash(c + v.astype(c.dtype)) for c, v in pairs], None
+
+        # What depends on what has spread through all elements after as many steps as there are.
+        length = sum(int(np.prod(v.shape, dtype=int)) for v in carry)
+        if length > _LONGEST_LOOP:
+            return self.apply_default(equation, operands)
+        return jax.lax.scan(step, carry, None, length=length)[0]
+
     def scan(self, equation: Equation, operands: list[Any]) -> list[Array]:
         """A loop over indicators."""
         parts, (body,) = Scan.of(equation), self.bodies(equation)
@@ -290,6 +371,11 @@ class IndicatorWalk(LabelledInterpreter):
 
         last, stacked = jax.lax.scan(step, start, xs, length=parts.length, reverse=parts.reverse)
         return [*([_differs_by_step(c) for c in last] if by_data else last), *stacked]
+
+
+def _data_of(equation: Equation) -> tuple[int, int]:
+    """Return which operands of an update are data."""
+    return (0, 1) if equation.name == "dynamic_update_slice" else (0, 2)
 
 
 def _of_constant(value: Any) -> Array:

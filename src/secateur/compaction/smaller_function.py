@@ -17,8 +17,10 @@ import numpy as np
 from jax import Array
 
 from secateur.equations import Equation, RuleTable, compat, primitives
-from secateur.equations.control_flow import Scan
+from secateur.equations.control_flow import Scan, WhileLoop
+from secateur.equations.primitives import Kind, Policy
 from secateur.structure.labels import AxisLabels, Partition
+from secateur.structure.place_rules import update_axes
 from secateur.structure.unit_search import (
     LabelledFunction,
     LabelledInterpreter,
@@ -158,6 +160,10 @@ class SmallerEvaluation(LabelledInterpreter):
     """
 
     rules = RuleTable()
+    policies = primitives.policies(
+        Kind.CONTROL_FLOW, Kind.LOOKUP, Kind.UPDATE, Kind.SEGMENT, Kind.CONTRACTION,
+        otherwise=Policy.EVALUATE,
+    )  # fmt: skip
 
     def __init__(self, search: UnitSearch, remaining: Remaining) -> None:
         super().__init__(search)
@@ -255,7 +261,29 @@ class SmallerEvaluation(LabelledInterpreter):
             aligned.append(self.remaining.align(value, own, target))
         return self.apply_default(equation, aligned)
 
-    @rules.declare(*primitives.ELEMENTWISE)
+    @rules.declare(*primitives.UPDATES, *primitives.SEGMENT_EXTREMA)
+    def update(self, equation: Equation, operands: list[Any]) -> list[Any]:
+        """Align what is updated and the update, where it has a whole axis."""
+        own, masks = self.operand_labels(equation), self.remaining.masks(self.result_labels(equation)[0])
+        place = 1 if equation.name == "dynamic_update_slice" else 2
+        operands = [_materialise(v) for v in operands]
+        for axis, other in update_axes(equation).items():
+            operands[0] = self.remaining.fit(operands[0], own[0].labels[axis], axis, masks[axis])
+            operands[place] = self.remaining.fit(
+                operands[place], own[place].labels[other], other, masks[axis]
+            )
+        return self.apply_default(equation, operands)
+
+    @rules.declare("sort")
+    def sort(self, equation: Equation, operands: list[Any]) -> list[Any]:
+        """Align what is sorted together."""
+        masks = self.remaining.masks(self.result_labels(equation)[0])
+        pairs = zip(operands, self.operand_labels(equation), strict=True)
+        return self.apply_default(equation, [self.remaining.align(v, o, masks) for v, o in pairs])
+
+    @rules.declare(
+        *(primitives.ELEMENTWISE - primitives.SIDE_BY_SIDE), "complex", "real", "imag", "conj"
+    )
     def combine(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Align the operands of an elementwise function."""
         masks = self.remaining.masks(self.result_labels(equation)[0])
@@ -294,6 +322,24 @@ class SmallerEvaluation(LabelledInterpreter):
 
         arguments = [_materialise(v) for v in operands[1:]]
         return jax.lax.switch(operands[0], [branch(b) for b in self.bodies(equation)], arguments)
+
+    def while_loop(self, equation: Equation, operands: list[Any]) -> list[Any]:
+        """Evaluate a loop with a smaller state, whose number of steps is computed."""
+        loop, (condition, body) = WhileLoop.of(equation), self.bodies(equation)
+        condition_consts, consts, start = loop.split([_materialise(v) for v in operands])
+        start_labels = loop.split(self.operand_labels(equation))[2]
+        slots = body.program.inputs[len(consts) :]
+        targets = [self.remaining.masks(body.values[slot]) for slot in slots]
+
+        def fitted(values: Sequence[Any], own: Sequence[AxisLabels]) -> list[Any]:
+            every = zip(values, own, targets, strict=True)
+            return [jnp.asarray(_materialise(self.remaining.align(v, a, t))) for v, a, t in every]
+
+        return jax.lax.while_loop(
+            lambda carry: self.run_nested(condition, [*condition_consts, *carry])[0],
+            lambda carry: fitted(self.run_nested(body, [*consts, *carry]), body.results),
+            fitted(start, start_labels),
+        )
 
     def scan(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Evaluate a loop with a smaller state."""

@@ -20,11 +20,13 @@ from secateur.equations import (
     primitives,
     uniform_value,
 )
+from secateur.equations.primitives import Kind, Policy
 from secateur.propagation import univariate
 from secateur.propagation.covariances import NO_LOADS, Loads, combine_loads
 from secateur.propagation.noise import noise_source
 from secateur.propagation.rules import RULES
 from secateur.propagation.rules.registry import Call
+from secateur.propagation.shares import ShareSearch
 from secateur.propagation.uncertain_loops import LoopPropagator
 from secateur.propagation.uncertain_values import Uncertain, deviation
 from secateur.propagation.univariate import (
@@ -66,6 +68,13 @@ class Propagator(LoopPropagator):
             which is a few plain operations.
     """
 
+    policies = primitives.policies(
+        Kind.CONTROL_FLOW, Kind.COPY, Kind.CONVERSION, Kind.ARITHMETIC, Kind.SMOOTH, Kind.KINKED,
+        Kind.STEP, Kind.COMPARISON, Kind.LOGIC, Kind.CHOICE, Kind.MOVE, Kind.JOIN, Kind.LOOKUP,
+        Kind.UPDATE, Kind.SEGMENT, Kind.CONTRACTION, Kind.ADDITION, Kind.REDUCTION, Kind.WINDOW,
+        Kind.CUMULATIVE, Kind.ORDER, otherwise=Policy.ERROR,
+    )  # fmt: skip
+
     def __init__(
         self,
         program: Program,
@@ -84,7 +93,9 @@ class Propagator(LoopPropagator):
         self.closed_sigmoids = closed_sigmoids
         self.groups: dict[Slot, UnivariateGroup] = {}
         self.shared = shared_slots(program, elementwise_only=how == "independent")
-        self.producers = {s: n for n in program.equations for s in n.outputs}
+        self.shares = ShareSearch(program)
+        self.shares.read = self.value
+        self.shifted: dict[Slot, Atom] = {}  # differences from a shift, and what was shifted
 
     # --- values -----------------------------------------------------------------------------
 
@@ -132,7 +143,8 @@ class Propagator(LoopPropagator):
 
     def evaluate_group(self, group: UnivariateGroup) -> Any:
         last = group.equations[-1]
-        if isinstance(self.values[group.root], Uncertain) and not _is_floating(last):
+        is_uncertain = isinstance(self.values[group.root], Uncertain)
+        if self.how != "local" and is_uncertain and not _is_floating(last):
             culprit = next(n for n in group.equations if not _is_floating(n))
             self.no_rule(culprit, "a comparison or integer made from an uncertain value")
         start, end = split_affine(group)
@@ -195,7 +207,31 @@ class Propagator(LoopPropagator):
         """Whether no operand is uncertain; "local" may just have sampled them."""
         return not any(isinstance(o, Uncertain) for o in operands)
 
+    @classmethod
+    def has_rule(cls, name: str) -> bool:
+        """Whether "moments" has a rule for a primitive."""
+        return name in RULES or name in primitives.UNIVARIATE or super().has_rule(name)
+
     def apply(self, equation: Equation, operands: list[Any]) -> list[Any]:
+        """Return the results of an equation for uncertain values; "local" needs no rule."""
+        if self.how != "local":
+            return self.apply_rule(equation, operands)
+        try:
+            return self.apply_rule(equation, operands)
+        except UnsupportedOperation:
+            return self.sample_before(equation)
+
+    def sample_before(self, equation: Equation) -> list[Any]:
+        """Return the results of an equation for samples of its operands."""
+        for atom in equation.inputs:
+            value = self.value(atom)
+            if isinstance(value, Uncertain):
+                assert isinstance(atom, Slot)
+                self.values[atom] = self.sample(value)
+        self.record(equation, equation.name, "sampled here", "exact")
+        return compat.bind(equation.eqn, *map(self.value, equation.inputs))
+
+    def apply_rule(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Return the results of an equation by its rule for uncertain values."""
         uncertain = [isinstance(o, Uncertain) for o in operands]
         rule = RULES.get(equation.name)
@@ -242,66 +278,35 @@ class Propagator(LoopPropagator):
         raise UnsupportedOperation(
             f"'{equation.name}' has no rule for {what} ({equation.where}).{supported} "
             f'Ways out: register one with secateur.register_rule("{equation.name}"); keep the '
-            'leaves that lead here certain with where=…; or use propagate(f, "global"), which '
-            "needs no rules."
+            'leaves that lead here certain with where=…; or use "local" or "global", which draw '
+            "samples and need no rules."
         )
 
-    # --- patterns ---------------------------------------------------------------------------------
+    # --- softmax ----------------------------------------------------------------------------------
 
-    def is_softmax_shift(self, equation: Equation) -> bool:
-        """Whether a maximum is only subtracted, gradient stopped, from its own operand."""
-        origin = equation.inputs[0]
-        frontier = [equation.outputs[0]]
-        stopped: set[Slot] = set()
-        is_subtracted = False
-        while frontier:
-            slot = frontier.pop()
-            if slot in self.program.outputs:
-                return False
-            for user in self.program.equations:
-                if slot not in user.inputs:
-                    continue
-                if user.name == "sub" and slot in stopped and user.inputs[0] is origin:
-                    is_subtracted = True
-                elif user.name in _HARMLESS_TO_A_SHIFT:
-                    out = user.outputs[0]
-                    if user.name == "stop_gradient" or slot in stopped:
-                        stopped.add(out)
-                    frontier.append(out)
-                else:
-                    return False
-        return is_subtracted
-
-    def normalised_axis(self, equation: Equation) -> int | None:
-        """The axis of a division x/Σx, or None for any other division."""
-        slot = equation.inputs[1]
-        while isinstance(slot, Slot):
-            producer = self.producers.get(slot)
-            if producer is None:
-                return None
-            if producer.name == "reduce_sum":
-                axes = producer.eqn.params["axes"]
-                same = producer.inputs[0] is equation.inputs[0] and len(axes) == 1
-                return int(axes[0]) if same else None
-            if producer.name not in primitives.SPREADS:
-                return None
-            slot = producer.inputs[0]
-        return None
+    def is_shift(self, equation: Equation) -> bool:
+        """Whether a maximum is only the shift of a softmax, so that it may be taken at the mean."""
+        if not self.shares.is_shift(equation):
+            return False
+        origin = equation.inputs[-1] if len(equation.inputs) == 3 else equation.inputs[0]
+        for user in self.shares.users.get(origin, ()):
+            if user.name == "sub" and user.inputs[0] is origin:
+                self.shifted[user.outputs[0]] = origin
+        return True
 
     def logarithm_of(self, atom: Slot) -> Uncertain:
         """ln y of a positive y; exactly its argument where y is an exponential."""
-        producer = self.producers.get(atom)
+        producer = self.shares.producers.get(atom)
         if producer is not None and producer.name == "exp":
-            return self.value(producer.inputs[0])
+            # Without the shift, which is not a number where everything is masked.
+            exponent = producer.inputs[0]
+            return self.value(self.shifted.get(exponent, exponent))
         y = self.value(atom)
         size = jnp.maximum(y.mean, jnp.finfo(y.mean.dtype).tiny ** 0.25)
         spread = jnp.log1p(y.variance / (size * size))
         return replace(
             y, mean=jnp.log(size) - 0.5 * spread, variance=spread, loads=NO_LOADS, neighbours=None
         )
-
-
-_HARMLESS_TO_A_SHIFT = primitives.SPREADS | {"stop_gradient", "max"}
 
 
 def _is_floating(equation: Equation) -> bool:

@@ -127,10 +127,12 @@ class Recurrence:
         ]
         return Recurrence(keys, {**self.products, **other.products})
 
-    def same(self, other: Recurrence) -> bool:
-        return [set(k) for k in self.load_keys] == [
-            set(k) for k in other.load_keys
-        ] and self.products.keys() == other.products.keys()
+    def differing(self, other: Recurrence) -> list[int]:
+        """Return the carried values that depend on other sources; all of them, if steps do."""
+        if self.products.keys() != other.products.keys():
+            return list(range(len(self.load_keys)))
+        pairs = zip(self.load_keys, other.load_keys, strict=True)
+        return [i for i, (a, b) in enumerate(pairs) if set(a) != set(b)]
 
     def collected(self, step: Recurrence, carried: Sequence[Any]) -> tuple:
         """The arrays of this structure at the end of a step."""

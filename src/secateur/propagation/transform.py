@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 
 from secateur.distributions import Normal
 from secateur.equations import trace_function
+from secateur.equations.rewriting import needs_rewriting, rewrite, widened
 from secateur.propagation.noise import noise_source
 from secateur.propagation.propagator import CoverageRow, Propagator
 from secateur.propagation.uncertain_values import Uncertain, deviation, to_normal
@@ -115,14 +117,31 @@ def walk_function(
     leaves, structure = jax.tree.flatten(arguments, is_leaf=is_normal)
     places = [i for i, leaf in enumerate(leaves) if is_normal(leaf) or _is_array(leaf)]
     values = [_as_value(leaves[i], i) for i in places]
-    arrays = [v.mean if isinstance(v, Uncertain) else v for v in values]
+    arrays = [leaves[i].mean if is_normal(leaves[i]) else leaves[i] for i in places]
     trace = trace_function(f, leaves, structure, places, arrays)
-    program = trace.program([isinstance(v, Uncertain) for v in values])
+    tracked = [isinstance(v, Uncertain) for v in values]
+    if needs_rewriting(trace.jaxpr):
+        trace, counts = rewrite(trace, tracked)
+        if ledger is not None and counts:
+            ledger.append(_describe_widening(counts))
+    program = trace.program(tracked)
     walk = Propagator(program, how, key, ledger=ledger, closed_sigmoids=closed_sigmoids)
     results = walk.run(values)
     if how == "local":
         results = [walk.sample(r) if isinstance(r, Uncertain) else r for r in results]
     return jax.tree.unflatten(trace.result_structure, [to_normal(r) for r in results])
+
+
+def _describe_widening(counts: Counter) -> CoverageRow:
+    """Return the row that says what is computed in float32."""
+    dtypes = ", ".join(sorted({dtype for dtype, _ in counts}))
+    names: Counter = Counter()
+    for (_, name), count in counts.items():
+        names[name] += count
+    listed = ", ".join(f"{name} {n}" for name, n in names.most_common(6))
+    more = ", …" if len(names) > 6 else ""
+    remark = f"{dtypes} computed in float32: {listed}{more}"
+    return CoverageRow("widening", "widening", "exact", remark, "", ())
 
 
 def _as_value(leaf: Any, number: int) -> Any:
@@ -131,6 +150,7 @@ def _as_value(leaf: Any, number: int) -> Any:
     mean, variance = jnp.asarray(leaf.mean), jnp.asarray(leaf.variance)
     if not jnp.issubdtype(mean.dtype, jnp.floating):
         raise TypeError(f"A Normal needs a floating mean, got {mean.dtype}.")
+    mean = mean.astype(widened(mean.dtype))
     variance = jnp.broadcast_to(variance.astype(mean.dtype), mean.shape)
     return Uncertain(mean, variance, ancestors=frozenset({number}))
 

@@ -39,6 +39,7 @@ from secateur.trained import (
     open_data,
     resume,
 )
+from secateur.training.devices import automatic_context
 from secateur.training.layout import Layout, flatten_priors
 from secateur.training.program import TrainingState, take_run
 from secateur.training.recipe import BeforeUpdate
@@ -58,6 +59,7 @@ _SHARED_OPTIONS = (
 )  # fmt: skip
 
 
+@automatic_context()
 def prune(
     trained: Trained,
     data: Any,
@@ -153,6 +155,7 @@ def prune(
     return result
 
 
+@automatic_context()
 def prune_many(
     models: Sequence[Trained], datasets: Sequence[Any], *, key: Array, **options: Any
 ) -> list[Trained]:
