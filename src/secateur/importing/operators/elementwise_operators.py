@@ -28,6 +28,7 @@ from secateur.importing.operators.operator_table import (
 ELEMENT_TYPES = {
     1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64,
     9: np.bool_, 10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64,
+    16: jnp.bfloat16,
 }  # fmt: skip
 
 # --- functions of one value: NumPy's for known values, JAX's for others ---------------------------
@@ -247,7 +248,7 @@ def _dequantise(call: OperatorCall, x: Any, scale: Any, zero: Any = None) -> Any
     xp = numpy_for(x, scale, zero)
     dtype = scale.dtype if not is_float(x) else jnp.result_type(scale, x)
     y = x if is_float(x) else x.astype(dtype)
-    return (y if zero is None or not np.any(zero) else y - xp.asarray(zero, dtype)) * scale
+    return (y if zero is None or (is_known(zero) and not np.any(zero)) else y - xp.asarray(zero, dtype)) * scale
 
 
 @operator("QuantizeLinear")

@@ -226,18 +226,21 @@ def _gather_nd(call: OperatorCall, x: Any, indices: Any) -> Any:
 
 @operator("ScatterND")
 def _scatter_nd(call: OperatorCall, x: Any, indices: Any, updates: Any) -> Any:
-    call.choose("reduction", ("none",), "none")
     places = tuple(jnp.asarray(indices)[..., i] for i in range(indices.shape[-1]))
-    return jnp.asarray(x).at[places].set(updates)
+    return getattr(jnp.asarray(x).at[places], _reduction(call))(updates)
+
+
+def _reduction(call: OperatorCall) -> str:
+    methods = {"none": "set", "add": "add", "mul": "multiply", "max": "max", "min": "min"}
+    return methods[call.choose("reduction", list(methods), "none")]
 
 
 @operator("ScatterElements", "Scatter")
 def _scatter_elements(call: OperatorCall, x: Any, indices: Any, updates: Any) -> Any:
-    call.choose("reduction", ("none",), "none")
     axis = axis_of(call.attribute("axis", 0), x.ndim)
     places = list(np.ix_(*(np.arange(n) for n in indices.shape)))
     places[axis] = indices
-    return jnp.asarray(x).at[tuple(places)].set(updates)
+    return getattr(jnp.asarray(x).at[tuple(places)], _reduction(call))(updates)
 
 
 @operator("Expand")
@@ -291,10 +294,11 @@ def _depth_to_space(call: OperatorCall, x: Any) -> Any:
 
 @operator("SpaceToDepth")
 def _space_to_depth(call: OperatorCall, x: Any) -> Any:
-    call.choose("mode", ("DCR",), "DCR")
     n, c, h, w = x.shape
     b = call.attribute("blocksize")
-    y = x.reshape(n, c, h // b, b, w // b, b).transpose((0, 3, 5, 1, 2, 4))
+    blocks = x.reshape(n, c, h // b, b, w // b, b)
+    is_dcr = call.choose("mode", ("DCR", "CRD"), "DCR") == "DCR"
+    y = blocks.transpose((0, 3, 5, 1, 2, 4) if is_dcr else (0, 1, 3, 5, 2, 4))
     return y.reshape(n, c * b**2, h // b, w // b)
 
 

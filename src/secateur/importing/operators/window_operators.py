@@ -110,7 +110,7 @@ def _transposed_padding(
         shape = [n * s for n, s in zip(lengths, strides, strict=True)]
     edges = []
     for n, r, s, e, size in zip(lengths, reach, strides, extra, shape[-len(reach) :], strict=True):
-        total = max(s * (n - 1) + e + r + 1 - size, 0)
+        total = s * (n - 1) + e + r + 1 - size
         less, more = total // 2, total - total // 2
         edges.append((less, more) if mode == "SAME_UPPER" else (more, less))
     return edges
