@@ -163,6 +163,9 @@ for primitive, function in {
 }.items():
     row(primitive, beliefs=(POSITIVE,), tolerance=0.02)(function)
 
+row("round", beliefs=(X,))(jnp.round)
+row("round", beliefs=(belief(3, 4, seed=8, sd=1.5),))(jnp.round)
+
 # Control flow -------------------------------------------------------------------------------------
 row("scan", beliefs=(X, Y))(lambda x, y: lax.scan(lambda c, r: (c + r, 2.0 * c), x[0], y))
 row("while", beliefs=(X,))(
