@@ -20,6 +20,7 @@ LEFT_OUT = {
         "FLOAT8", "FLOAT4", "INT4", "INT2", "int4", "int2", "e4m3fn", "e5m2", "float4e2m1", "e8m0",
         "float8",
     ),
+    "sums in bfloat16 that are rounded in another order": ("_bf16_expanded",),
     "blocks of scales": ("dequantizelinear_blocked", "quantizelinear_blocked"),
     "training": ("training_dropout", "batchnorm_example_training", "batchnorm_epsilon_training"),
     "indices of maxima": ("maxpool_with_argmax",),
