@@ -15,7 +15,7 @@ from secateur.importing.operators import OPERATORS, OperatorCall
 from secateur.importing.operators.directions import Directions
 from secateur.importing.operators.operator_table import is_float
 
-__all__ = ["ImportedFunction", "evaluate_node"]
+__all__ = ["Evaluation", "ImportedFunction", "evaluate_node", "list_float_outputs"]
 
 # They know what to do with the directions of a recurrent layer while these are apart.
 _TAKE_DIRECTIONS = {
@@ -66,7 +66,7 @@ class ImportedFunction:
         values = self._bind(x)
         known = {**self.graph.arrays, **{name: params[name] for name in self.weights}}
         rows = next((np.shape(v)[0] for v in values.values() if np.ndim(v)), None)
-        evaluation = _Evaluation(self.file_rows, rows)
+        evaluation = Evaluation(self.file_rows, rows)
         results = evaluation.run(self.graph, {**known, **values})
         self._check(results, rows)
         if len(results) == 1:
@@ -144,7 +144,7 @@ def _spell(shape: Sequence[Any]) -> str:
     return f"({', '.join('any' if n is None else str(n) for n in shape)})"
 
 
-class _Evaluation:
+class Evaluation:
     """One evaluation of a graph.
 
     Args:
@@ -156,6 +156,7 @@ class _Evaluation:
         self.file_rows, self.rows = file_rows, rows
 
     def run(self, graph: OnnxGraph, values: dict[str, Any]) -> list[Any]:
+        """Return the outputs of a graph; values are those of its inputs, and of names outside."""
         values = {**graph.arrays, **values}
         for node in graph.nodes:
             results = self.step(node, values)
@@ -169,6 +170,7 @@ class _Evaluation:
         return [r.stack() if isinstance(r, Directions) else r for r in results]
 
     def step(self, node: OnnxNode, values: dict[str, Any]) -> tuple[Any, ...]:
+        """Return the results of a node."""
         operands = []
         for name in node.inputs:
             if name and name not in values:

@@ -13,9 +13,9 @@ from secateur.importing.imported_function import ImportedFunction, list_float_ou
 from secateur.importing.onnx_file import read_onnx
 from secateur.importing.onnx_graph import OnnxError, OnnxGraph
 from secateur.importing.operators import OPERATORS
+from secateur.importing.shape_folding import fold_shapes
 from secateur.importing.weights import (
     find_weights,
-    fold_constants,
     fold_normalisation,
     separate_gates,
 )
@@ -68,9 +68,9 @@ def from_onnx(
     try:
         graph.drop_unread()
         _check_operators(graph)
-        fold_constants(graph)
+        sources = fold_shapes(graph)
         neutral = fold_normalisation(graph)
-        separate_gates(graph)
+        separate_gates(graph, sources)
         weights = find_weights(graph)
     except RecursionError as error:
         raise OnnxError("its graphs are nested too deeply.") from error

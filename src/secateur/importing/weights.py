@@ -5,6 +5,7 @@ Everything here changes a graph in place and keeps what it computes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,42 +15,66 @@ from secateur.importing.onnx_graph import OnnxError, OnnxGraph, OnnxNode
 from secateur.importing.operators import OperatorCall
 from secateur.importing.operators.recurrent_operators import GATES, list_directions, split_gates
 
-__all__ = ["find_weights", "fold_constants", "fold_normalisation", "separate_gates"]
+__all__ = ["Sources", "find_weights", "fold_constants", "fold_normalisation", "separate_gates"]
 
-# Operators whose results are not computed ahead: they may be larger than what they are made of.
-_NOT_AHEAD = {"Expand", "Tile", "Range", "ConstantOfShape", "Loop", "If", "OneHot", "EyeLike"}
 # Weights under one name that only change their form keep the name.
 _SAME_WEIGHTS = {
-    "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Cast", "DequantizeLinear",
-    "Flatten",
+    "Reshape", "Squeeze", "Unsqueeze", "Identity", "Cast", "DequantizeLinear", "Flatten",
 }  # fmt: skip
 _LARGEST_AHEAD = 2**26
 
+Sources = dict[str, tuple[str, ...]]
 
-def fold_constants(graph: OnnxGraph) -> None:
-    """Compute what depends on the file alone, such as weights that are stored in 8 bits."""
+
+def fold_constants(graph: OnnxGraph, sources: Sources | None = None) -> Sources:
+    """Compute what depends on the file alone, such as weights that are stored in 8 bits.
+
+    Args:
+        graph: The graph.
+        sources: What is known already of what arrays are made of.
+
+    Returns:
+        For every array of floating-point numbers the arrays of the file that it is made of.
+    """
+    known = sources or {}
+    sources = {n: known.get(n, (n,)) for n, array in graph.arrays.items() if _is_data(array)}
     kept = []
     for node in graph.nodes:
         operands = [graph.arrays.get(name) if name else None for name in node.inputs]
-        is_known = all(o is not None for o, name in zip(operands, node.inputs, strict=True) if name)
-        if not is_known or node.kind in _NOT_AHEAD or node.kind in GATES:
-            kept.append(node)
-            continue
-        if not node.inputs and node.kind != "Constant":
-            kept.append(node)
-            continue
-        if sum(o.size for o in operands if o is not None) > _LARGEST_AHEAD:
+        if not _is_ahead(node, operands):
             kept.append(node)
             continue
         while operands and operands[-1] is None:
             operands.pop()
         results = evaluate_node(OperatorCall(node, lambda graph, inputs: []), operands)
+        origins = dict.fromkeys(s for name in node.inputs for s in sources.get(name, ()))
         for name, result in zip(node.outputs, results, strict=False):
             if name:
                 graph.arrays[name] = np.asarray(result)
+                sources[name] = tuple(origins)
         _keep_name(graph, node)
     graph.nodes = kept
     graph.drop_unread()
+    return sources
+
+
+def _is_data(array: np.ndarray) -> bool:
+    return array.dtype.kind == "f" and array.size > 1
+
+
+def _is_ahead(node: OnnxNode, operands: list[Any]) -> bool:
+    """Whether a node is computed once and for all.
+
+    A transposed weight stays what it is in the file; the function transposes it.
+    """
+    is_known = all(o is not None for o, name in zip(operands, node.inputs, strict=True) if name)
+    if not is_known or node.kind in GATES or node.kind in ("Loop", "If"):
+        return False
+    if not node.inputs:
+        return node.kind == "Constant"
+    if node.kind == "Transpose" and _is_data(operands[0]):
+        return False
+    return sum(o.size for o in operands if o is not None) <= _LARGEST_AHEAD
 
 
 def _keep_name(graph: OnnxGraph, node: OnnxNode) -> None:
@@ -167,8 +192,12 @@ def _bypass(graph: OnnxGraph, node: OnnxNode, before: OnnxNode) -> None:
 # --- recurrent layers -----------------------------------------------------------------------------
 
 
-def separate_gates(graph: OnnxGraph) -> None:
+def separate_gates(graph: OnnxGraph, sources: Sources) -> None:
     """Take the stacked weights of recurrent layers apart, as an array for each gate.
+
+    Args:
+        graph: The graph.
+        sources: What each array is made of, for the names of its parts.
 
     Raises:
         OnnxError: The weights do not have the shapes of the layer.
@@ -191,13 +220,12 @@ def separate_gates(graph: OnnxGraph) -> None:
         if len(gates) != len(names):
             raise OnnxError(f"{node}: there are weights of {len(gates)} directions.")
         flat: list[str] = []
-        for direction, one in zip(names, gates, strict=True):
+        stems = _name_parts((w, r, bias), sources, names)
+        for own_stems, one in zip(stems, gates, strict=True):
             for gate, parts in one.items():
-                label = gate if len(names) == 1 else f"{direction}/{gate}"
-                stems = (w, r, bias, f"{bias}/inner")
                 flat += [
-                    _keep(graph, f"{stem}/{label}", part)
-                    for stem, part in zip(stems, parts, strict=True)
+                    _keep(graph, f"{stem}/{gate}", part)
+                    for stem, part in zip(own_stems, parts, strict=True)
                 ]
         while states and not states[-1]:
             states.pop()
@@ -205,6 +233,32 @@ def separate_gates(graph: OnnxGraph) -> None:
         node.attributes = {**node.attributes, "states": len(states)}
         node.kind = f"secateur.{node.kind}"
     graph.drop_unread()
+
+
+def _name_parts(
+    stacked: Sequence[str], sources: Sources, directions: Sequence[str]
+) -> list[tuple[str, ...]]:
+    """Return, for each direction, names for what its W, R, B and inner bias are made of.
+
+    Exporters stack the arrays of a framework; the parts have these arrays' names.
+    """
+    w, r, bias = stacked
+    count = len(directions)
+    own = [sources.get(name, ()) for name in stacked]
+    names = []
+    for number, direction in enumerate(directions):
+        suffix = f"/{direction}" if count > 1 else ""
+        one = [f"{name}{suffix}" for name in (w, r, bias)]
+        one.append(f"{bias}/inner{suffix}")
+        for place in (0, 1):
+            if len(own[place]) == count:
+                one[place] = own[place][number]
+        if len(own[2]) == 2 * count:
+            one[2:] = own[2][2 * number : 2 * number + 2]
+        if count > 1 and any(n in stacked for n in one):  # one array of the file for both
+            one = [f"{n}{suffix}" if n in stacked else n for n in one]
+        names.append(tuple(one))
+    return names
 
 
 def _keep(graph: OnnxGraph, name: str, array: Any) -> str:
@@ -233,13 +287,18 @@ def find_weights(graph: OnnxGraph) -> tuple[str, ...]:
     """
     weights: dict[str, None] = {}
     after: set[str] = set()  # what depends on the data and on weights
+    forms: dict[str, str] = {}  # weights that are transposed first
     for node in graph.nodes:
+        if node.kind == "Transpose" and node.inputs[0] in graph.arrays:
+            forms[node.outputs[0]] = node.inputs[0]
+            continue
         if node.kind.startswith("secateur."):
             names = list(node.inputs[2 + node.attributes["states"] :])
         else:
             names = [node.inputs[i] for i in _PLACES.get(node.kind, ()) if i < len(node.inputs)]
         if node.kind in ("Add", "Sub") and any(n in after for n in node.inputs):
             names = list(node.inputs)
+        names = [forms.get(n, n) for n in names]
         own = [n for n in names if n in graph.arrays and _may_be_weight(graph.arrays[n])]
         weights.update(dict.fromkeys(own))
         if own or any(n in after for n in node.inputs):

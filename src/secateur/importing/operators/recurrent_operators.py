@@ -104,6 +104,7 @@ def _separate(call: OperatorCall, x: Any, lengths: Any, *operands: Any) -> Any:
     kind = call.node.kind.removeprefix("secateur.")
     count = call.attribute("states")
     states, flat = operands[:count], list(operands[count:])
+    flat += [None] * (-len(flat) % (4 * len(GATES[kind])))
     gates: list[dict[str, Gate]] = []
     while flat:
         gates.append({gate: tuple(flat[4 * i : 4 * i + 4]) for i, gate in enumerate(GATES[kind])})  # type: ignore[misc]
