@@ -15,6 +15,7 @@ from .distributions import (
 from .exports import ExportError, Sheet, export
 from .files import FileError, load, save
 from .fitting import fit, fit_many
+from .importing import ImportedFunction, OnnxError, from_onnx
 from .likelihoods import (
     BernoulliLikelihood,
     CategoricalLikelihood,
@@ -66,9 +67,11 @@ __all__ = [
     "Gamma",
     "GaussianLikelihood",
     "History",
+    "ImportedFunction",
     "Laplace",
     "MultivariateNormal",
     "Normal",
+    "OnnxError",
     "PoissonLikelihood",
     "Predictive",
     "ProgressUpdate",
@@ -93,6 +96,7 @@ __all__ = [
     "fit",
     "fit_many",
     "free_energy",
+    "from_onnx",
     "group_scores",
     "live",
     "load",

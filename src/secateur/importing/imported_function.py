@@ -61,6 +61,26 @@ class ImportedFunction:
         fixed = {n for n in lengths if isinstance(n, int)}
         return fixed.pop() if len(fixed) == 1 and len(lengths) == 1 else None
 
+    @property
+    def row_shape(self) -> tuple[int, ...] | None:
+        """Return the shape of a row of the one input, or None where the file does not say it."""
+        if len(self.graph.inputs) != 1:
+            return None
+        shape = self.graph.inputs[0].shape
+        if shape is None or not all(isinstance(n, int) for n in shape[1:]):
+            return None
+        return tuple(int(n) for n in shape[1:])  # type: ignore[arg-type]
+
+    def finish(self, result: Any) -> Any:
+        """Return what the file's output is for a result of this function.
+
+        That is the result itself, or, after `without_last_step`, what the last step makes of it.
+        """
+        if self.last_step is None:
+            return result
+        call = OperatorCall(self.last_step, lambda graph, inputs: [])
+        return evaluate_node(call, [result])[0]
+
     def __call__(self, params: Any, x: Any) -> Any:
         """Return the outputs for the rows of x."""
         values = self._bind(x)
