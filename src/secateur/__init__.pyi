@@ -16,6 +16,7 @@ from .distributions import (
 from .exports import ExportError, Sheet, export
 from .files import FileError, load, save
 from .fitting import fit, fit_many
+from .importing import ImportedFunction, OnnxError, from_onnx
 from .likelihoods import (
     BernoulliLikelihood,
     CategoricalLikelihood,
@@ -68,9 +69,11 @@ __all__ = [
     "Gamma",
     "GaussianLikelihood",
     "History",
+    "ImportedFunction",
     "Laplace",
     "MultivariateNormal",
     "Normal",
+    "OnnxError",
     "PoissonLikelihood",
     "Predictive",
     "ProgressUpdate",
@@ -95,6 +98,7 @@ __all__ = [
     "fit",
     "fit_many",
     "free_energy",
+    "from_onnx",
     "group_scores",
     "live",
     "load",

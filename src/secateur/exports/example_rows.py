@@ -8,6 +8,7 @@ import numpy as np
 
 from secateur.exports.graph import ExportError
 from secateur.exports.model_labels import InputColumn, find_labels
+from secateur.importing import ImportedFunction
 from secateur.networks import Dense, Gru
 from secateur.trained import Trained
 
@@ -30,6 +31,8 @@ def find_row_shape(trained: Trained, inputs: Any) -> tuple[int, ...]:
         return (network.inputs,)
     if isinstance(network, Gru):
         return (FRAMES, network.inputs)
+    if isinstance(network, ImportedFunction) and network.row_shape is not None:
+        return network.row_shape
     raise ExportError(
         "the shape of the model's inputs is not known. Give some rows of the data with inputs=…"
     )

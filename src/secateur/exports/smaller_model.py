@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from secateur.compaction import compact, find_used_inputs
+from secateur.exports.example_rows import find_row_shape
 from secateur.exports.graph import ExportError
 from secateur.exports.model_labels import find_labels
 from secateur.networks import Dense, Gru
@@ -56,9 +57,7 @@ def make_smaller(trained: Trained, inputs: Any, *, keep_inputs: bool | None) -> 
         keep_inputs: As in `secateur.export`.
     """
     if inputs is None and not isinstance(trained.model.f, Dense | Gru):
-        raise ExportError(
-            "the shape of the model's inputs is not known. Give some rows of the data with inputs=…"
-        )
+        inputs = np.zeros((2, *find_row_shape(trained, None)), np.float32)
     if keep_inputs is None:
         keep_inputs = find_labels(trained) is None
     rows = None if inputs is None else np.asarray(inputs)[:8]

@@ -18,6 +18,8 @@ import numpy as np
 from secateur import distributions, likelihoods
 from secateur.compaction.removal import RemovedUnits
 from secateur.distributions import Normal
+from secateur.importing import ImportedFunction
+from secateur.importing.onnx_graph import OnnxGraph, OnnxNode, OnnxValue
 from secateur.networks import Dense, Gru
 from secateur.trained import Compaction, Round
 from secateur.training.objective import FreeEnergy
@@ -29,11 +31,14 @@ class FileError(ValueError):
     """A model file that is damaged, of another kind or version, or that needs further arguments."""
 
 
-NETWORKS = (Dense, Gru)
+NETWORKS = (Dense, Gru, ImportedFunction)
 CLASSES: dict[str, type] = {
     c.__name__: c
     for c in (
         *NETWORKS,
+        OnnxGraph,
+        OnnxNode,
+        OnnxValue,
         Normal,
         distributions.Laplace,
         distributions.ScaleMixture,

@@ -12,6 +12,8 @@ import jax
 import numpy as np
 
 from secateur import __version__
+from secateur.beliefs import mean_weights
+from secateur.compaction.smaller_function import SmallerFunction
 from secateur.exports.comparison import compare_with_predict
 from secateur.exports.example_rows import draw_rows, find_row_shape
 from secateur.exports.graph import ExportError
@@ -25,6 +27,7 @@ from secateur.exports.predictions import (
     make_function,
 )
 from secateur.exports.sheet import Difference
+from secateur.importing import ImportedFunction
 from secateur.networks import Dense, Gru
 from secateur.propagation import UnsupportedOperation, draws
 from secateur.trained import Trained
@@ -115,16 +118,21 @@ def write_onnx(
     """
     onnx = import_onnx()
     check_mean(mean)
-    symbolic, written = _lower(trained, inputs, uncertainty, mean)
+    imported = _find_imported(original, mean)
+    if imported is None:
+        symbolic, written = _lower(trained, inputs, uncertainty, mean)
+    else:
+        symbolic, written = _lower_imported(trained, imported, inputs)
     meanings = written.meanings
+    source = "inputs" if imported is None else imported.inputs[0].name
     from secateur.exports.onnx.operators import OperatorWriter, describe_value
 
-    writer = OperatorWriter(symbolic, "inputs")
+    writer = OperatorWriter(symbolic, source)
     writer.write(list(meanings))
     graph = onnx.helper.make_graph(
         writer.nodes,
         "secateur",
-        [describe_value("inputs", symbolic.shape(symbolic.graph.inputs[0]))],
+        [describe_value(source, symbolic.shape(symbolic.graph.inputs[0]))],
         [
             describe_value(name, symbolic.shape(a))
             for name, a in zip(meanings, symbolic.graph.outputs, strict=True)
@@ -137,9 +145,14 @@ def write_onnx(
         ir_version=_IR_VERSION,
         producer_name="secateur",
     )
+    if imported is not None:
+        _name_rows(model.graph, imported)
     width = symbolic.graph.inputs[0].shape[-1]
     dtype = symbolic.graph.inputs[0].dtype
-    differences = _compare(trained, written.function, inputs, dtype) if compared else ()
+    differences: tuple[Difference, ...] = ()
+    if compared:
+        are_scores = imported is not None and imported.last_step is None
+        differences = _compare(trained, written.function, inputs, dtype, are_scores)
     metadata = _describe(trained, original, width, inputs, input_names)
     metadata |= {f"output_{name}": meaning for name, meaning in meanings.items()}
     if differences:
@@ -150,8 +163,57 @@ def write_onnx(
     return OnnxModel(model.SerializeToString(), meanings, averaged, differences)
 
 
+# --- a network that came from an ONNX file --------------------------------------------------------
+
+
+def _find_imported(original: Trained, mean: str | None) -> ImportedFunction | None:
+    """Return the function of an ONNX file that a model was made of, if it is written like that."""
+    f = original.model.f
+    while isinstance(f, SmallerFunction):
+        f = f.f
+    is_plain = original.scaling.inputs is None and original.scaling.targets is None
+    if not isinstance(f, ImportedFunction) or mean == "predictive" or not is_plain:
+        return None
+    return f if len(f.inputs) == 1 and len(f.outputs) == 1 else None
+
+
+def _lower_imported(
+    trained: Trained, imported: ImportedFunction, inputs: Any
+) -> tuple[SymbolicGraph, ExportedFunction]:
+    """Return the graph of a network at its posterior means, with what its file put at its end."""
+    weights, f = mean_weights(trained.beliefs), trained.model.f
+    name = imported.outputs[0].name
+    meanings = {name: "that of the network that was read, at the posterior means of its weights"}
+    function = ExportedFunction(lambda x: [imported.finish(f(weights, x))], meanings, False)
+    shape = find_row_shape(trained, inputs) if imported.row_shape is None else imported.row_shape
+    dtype = find_dtype(trained)
+    lengths = (imported.inputs[0].shape or ())[1:]
+    if len(lengths) > 1 and not isinstance(lengths[0], int):  # a length of time
+        try:
+            return lower_for_any_size(function.function, (None, *shape[1:]), dtype), function
+        except (ExportError, TypeError, ValueError):
+            pass
+    return lower_for_any_size(function.function, shape, dtype), function
+
+
+def _name_rows(graph: Any, imported: ImportedFunction) -> None:
+    """Give the axes of rows the names, or fixed lengths, of the file that was read."""
+    pairs = ((graph.input[0], imported.inputs[0]), (graph.output[0], imported.outputs[0]))
+    for proto, value in pairs:
+        rows = value.shape[0] if value.shape else None
+        dimension = proto.type.tensor_type.shape.dim[0]
+        if isinstance(rows, int) and imported.file_rows == rows:
+            dimension.dim_value = rows
+        elif isinstance(rows, str):
+            dimension.dim_param = rows
+
+
 def _compare(
-    trained: Trained, function: Callable[[Any], list[Any]], inputs: Any, dtype: Any
+    trained: Trained,
+    function: Callable[[Any], list[Any]],
+    inputs: Any,
+    dtype: Any,
+    are_scores: bool,
 ) -> tuple[Difference, ...]:
     """Return the differences between an exported function and `Trained.predict`."""
     rows = inputs
@@ -165,6 +227,7 @@ def _compare(
         rows,
         lambda rows: first(rows.astype(dtype)),
         is_drawn=inputs is None,
+        are_scores=are_scores,
         names=() if labels is None else labels.outputs,
     )
 
@@ -221,6 +284,8 @@ def _row_shape(trained: Trained, inputs: Any) -> tuple[int | None, ...]:
         return (f.inputs,)
     if isinstance(f, Gru):
         return (None, f.inputs)
+    if isinstance(f, ImportedFunction) and f.row_shape is not None:
+        return f.row_shape
     if inputs is None:
         raise ExportError(
             "the shape of the model's input is not known. Give some rows of it: inputs=x[:5]."

@@ -18,6 +18,7 @@ __all__ = ["OperatorWriter", "describe_value"]
 
 _END = np.iinfo(np.int64).max
 _START = np.iinfo(np.int64).min
+_SMALLEST_IN_STEPS = 256  # numbers of an array that is written in 8 bits where that is exact
 _REDUCE = {"max": "ReduceMax", "min": "ReduceMin", "prod": "ReduceProd", "mean": "ReduceMean"}
 
 
@@ -101,6 +102,9 @@ class OperatorWriter:
                 values = values.astype(np.float32)
         key = (values.dtype.str, values.shape, values.tobytes())
         if key not in self.arrays:
+            steps = _find_steps(values)
+            if steps is not None:
+                return self.op("DequantizeLinear", [self.array(a, stem) for a in steps])
             self.arrays[key] = numpy_helper.from_array(values, self.new(stem))
         return self.arrays[key].name
 
@@ -228,6 +232,22 @@ class OperatorWriter:
         if kind == "sum":
             return self.op("ReduceSum", [operands[0], self.whole_numbers(axes)], keepdims=0)
         return self.op(_REDUCE[kind], operands, axes=axes, keepdims=0)
+
+
+def _find_steps(values: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return 8-bit numbers and the one scale whose products are exactly these values, or None.
+
+    Networks that were quantised before they were read have such weights.
+    """
+    if values.dtype != np.float32 or values.size < _SMALLEST_IN_STEPS:
+        return None
+    scale = np.abs(values).max() / np.float32(127)
+    if not 0 < scale < np.inf:
+        return None
+    steps = np.rint(values / scale).astype(np.int8)
+    if not np.array_equal(steps.astype(np.float32) * scale, values):
+        return None
+    return steps, np.asarray(scale)
 
 
 def _edge(node: Node, first: int, second: int, end: int, other_end: int) -> int:
