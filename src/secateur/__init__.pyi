@@ -11,6 +11,7 @@ from .distributions import (
     MultivariateNormal,
     Normal,
     ScaleMixture,
+    UnitNormal,
 )
 from .exports import ExportError, Sheet, export
 from .files import FileError, load, save
@@ -79,6 +80,7 @@ __all__ = [
     "Sweep",
     "Trained",
     "Unit",
+    "UnitNormal",
     "Units",
     "UnsupportedOperation",
     "believe",

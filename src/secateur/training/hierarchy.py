@@ -120,7 +120,7 @@ def credit_groups(
 def _sum_group(place: Place, axis: int | None, vectors: Sequence[Array]) -> Array:
     """Sum over each group of a leaf, in a shape that broadcasts to the leaf's."""
     whole = vectors[place.vector]
-    leaf = whole[place.start : place.start + place.size].reshape(place.shape)
+    leaf = place.cut(whole)
     others = tuple(a for a in range(leaf.ndim) if a != axis)
     return jnp.sum(leaf, axis=others, keepdims=True, dtype=None if leaf.dtype != bool else int)
 
@@ -150,6 +150,6 @@ def _group_complexities(
 
 def _first_of_group(place: Place, axis: int | None, vector: Array) -> Array:
     """Return the first element of each group of a leaf, whose elements are all the same."""
-    leaf = vector[place.start : place.start + place.size].reshape(place.shape)
+    leaf = place.cut(vector)
     index = tuple(slice(None) if a == axis else slice(0, 1) for a in range(leaf.ndim))
     return leaf[index]

@@ -18,7 +18,8 @@ import numpy as np
 from jax import Array
 
 from secateur.beliefs import complexity
-from secateur.distributions import Normal
+from secateur.distributions import Normal, UnitNormal
+from secateur.distributions.unit_normal import from_units, to_units
 from secateur.pytrees import PyTree, align_tree, flatten_beliefs, is_belief
 
 Vectors = tuple[Any, ...]  # JAX arrays, or NumPy arrays before training
@@ -28,35 +29,100 @@ _LARGE = 16_384
 
 
 class Coordinates(NamedTuple):
-    """What an optimiser moves: means, and logarithms of standard deviations."""
+    """What an optimiser moves: means, and logarithms of standard deviations.
+
+    Where the weights of units are correlated, θ = mean + Lξ with a triangular L for each unit, the
+    standard deviations are the diagonal of L: those of a weight given the ones before it.
+
+    Attributes:
+        means: Means, by vector.
+        log_deviations: Logarithms of standard deviations, by vector.
+        mixing: The rest of L, by vector: shape (units, size, size), or None for independent
+            weights. Empty where there is no covariance at all.
+    """
 
     means: Vectors
     log_deviations: Vectors
+    mixing: Vectors = ()
 
     @classmethod
     def from_beliefs(cls, flat: tuple[Normal, ...]) -> Coordinates:
         """Return the coordinates of flat beliefs; those of a pruned weight are 0."""
-        logs = [np.log(np.where(v > 0, v, 1)) for v in (np.asarray(q.variance) for q in flat)]
+        mixing: Vectors = ()
+        if any(isinstance(q, UnitNormal) for q in flat):
+            mixing = tuple(_mixing_of(q) if isinstance(q, UnitNormal) else None for q in flat)
+        own = [_own_variance(q) if isinstance(q, UnitNormal) else q.variance for q in flat]
+        logs = [np.log(np.where(v > 0, v, 1)) for v in map(np.asarray, own)]
         return cls(
             tuple(np.asarray(q.mean) for q in flat),
             tuple((0.5 * s).astype(q.mean.dtype) for s, q in zip(logs, flat, strict=True)),
+            mixing,
         )
 
     def beliefs(self, alive: Vectors) -> tuple[Normal, ...]:
         """Return the flat beliefs; weights that are not alive are exactly 0 and certain."""
+        if not self.mixing:
+            return tuple(
+                Normal(jnp.where(a, m, 0), jnp.where(a, jnp.exp(2 * s), 0))
+                for m, s, a in zip(self.means, self.log_deviations, alive, strict=True)
+            )
         return tuple(
             Normal(jnp.where(a, m, 0), jnp.where(a, jnp.exp(2 * s), 0))
-            for m, s, a in zip(self.means, self.log_deviations, alive, strict=True)
+            if o is None
+            else _flat_units(jnp.where(a, m, 0), make_factor(s, o, a))
+            for m, s, o, a in zip(*self, alive, strict=True)
         )
 
 
+def make_factor(log_deviation: Array, mixing: Array, alive: Array) -> Array:
+    """Return L of every unit; rows and columns of weights that are not alive are 0."""
+    units, size, _ = mixing.shape
+    live = alive.reshape(units, size)
+    diagonal = jnp.where(live, jnp.exp(log_deviation.reshape(units, size)), 0)
+    both = live[:, :, None] & live[:, None, :] & np.tri(size, k=-1, dtype=bool)
+    return jnp.where(both, mixing, 0) + diagonal[:, :, None] * np.eye(size, dtype=mixing.dtype)
+
+
+def _flat_units(mean: Array, factor: Array) -> UnitNormal:
+    """Return the flat belief about all units of a vector."""
+    return UnitNormal.of(mean, factor.reshape(mean.shape[0], factor.shape[-1]))
+
+
+def _own_variance(q: UnitNormal) -> np.ndarray:
+    size = np.shape(q.factor)[-1]
+    factor = np.asarray(q.factor).reshape(-1, size, size)
+    return np.square(np.diagonal(factor, axis1=1, axis2=2)).reshape(-1)
+
+
+def _mixing_of(q: UnitNormal) -> np.ndarray:
+    size = np.shape(q.factor)[-1]
+    return np.tril(np.asarray(q.factor).reshape(-1, size, size), -1)
+
+
+class Unit(NamedTuple):
+    """How the weights of a leaf stand in a vector of units: unit by unit, in one piece of each.
+
+    Attributes:
+        group: Name of the leaves that are in this vector.
+        axes: Axes of the leaf that count units.
+        count: Number of units.
+        size: Number of weights of a unit, of all leaves together.
+    """
+
+    group: str
+    axes: tuple[int, ...]
+    count: int
+    size: int
+
+
 class Place(NamedTuple):
-    """Where an uncertain leaf is: which vector, and from where on."""
+    """Where an uncertain leaf is: which vector, and from where on (in every unit of it)."""
 
     vector: int
     start: int
     shape: tuple[int, ...]
     dtype: Any
+    unit: Unit | None = None
 
     @property
     def size(self) -> int:
@@ -65,8 +131,27 @@ class Place(NamedTuple):
 
     def take(self, vectors: Vectors) -> Array:
         """Cut the leaf out of the vectors."""
-        whole = vectors[self.vector]
-        return whole[self.start : self.start + self.size].reshape(self.shape).astype(self.dtype)
+        return self.cut(vectors[self.vector]).astype(self.dtype)
+
+    def cut(self, whole: Any) -> Any:
+        """Cut the leaf out of its vector; the vector may have more axes behind."""
+        if self.unit is None:
+            return whole[self.start : self.start + self.size].reshape(self.shape)
+        extra = whole.shape[1:]
+        rows = whole.reshape(self.unit.count, self.unit.size, *extra)
+        own = rows[:, self.start : self.start + self.size // self.unit.count]
+        units = tuple(self.shape[a] for a in self.unit.axes)
+        return from_units(own.reshape(*units, -1, *extra), self.shape, self.unit.axes)
+
+    def assign(self, whole: np.ndarray, value: Any) -> None:
+        """Write the leaf's values into its vector, a NumPy array."""
+        value = np.broadcast_to(value, self.shape)
+        if self.unit is None:
+            whole[self.start : self.start + self.size] = value.ravel()
+            return
+        rows = to_units(value, self.unit.axes).reshape(self.unit.count, -1)
+        into = whole.reshape(self.unit.count, self.unit.size)
+        into[:, self.start : self.start + rows.shape[1]] = rows
 
 
 class _CertainArray:
@@ -97,7 +182,14 @@ class Layout(NamedTuple):
         """Cut flat beliefs into those of the leaves."""
         means = _split(self, tuple(q.mean for q in flat))
         variances = _split(self, tuple(q.variance for q in flat))
-        return list(map(Normal, means, variances))
+        beliefs = list(map(Normal, means, variances))
+        for number, place in enumerate(self.places):
+            q = flat[place.vector]
+            if place.unit is not None and isinstance(q, UnitNormal):
+                factor = place.cut(q.factor).astype(place.dtype)
+                own = place.unit.group, place.unit.axes, q.is_whole
+                beliefs[number] = UnitNormal(means[number], variances[number], factor, *own)
+        return beliefs
 
     def build_tree(self, uncertain: list[Any], certain: list[Any] | None) -> PyTree:
         """Put one object for each uncertain leaf, and the certain arrays, into the user's pytree.
@@ -124,8 +216,15 @@ class Layout(NamedTuple):
         parts: list[list[Any]] = [[] for _ in self.sizes]
         for value, place in zip(leaves, self.places, strict=True):
             value = xp.broadcast_to(xp.asarray(value, self.dtype), place.shape)
-            parts[place.vector].append(xp.ravel(value))
-        for part, size in zip(parts, self.sizes, strict=True):
+            if place.unit is None:
+                parts[place.vector].append(xp.ravel(value))
+            else:
+                rows = to_units(value, place.unit.axes).reshape(place.unit.count, -1)
+                parts[place.vector].append(rows)
+        for number, (part, size) in enumerate(zip(parts, self.sizes, strict=True)):
+            if part[0].ndim > 1:  # units, each with its weights of all leaves
+                parts[number] = [xp.concatenate(part, axis=1).ravel()]
+                continue
             rest = size - sum(p.size for p in part)
             if rest:
                 part.append(xp.full(rest, padding, self.dtype))
@@ -135,7 +234,7 @@ class Layout(NamedTuple):
         """Return, by vector, which elements are weights and not padding."""
         masks = [np.zeros(size, bool) for size in self.sizes]
         for place in self.places:
-            masks[place.vector][place.start : place.start + place.size] = True
+            place.assign(masks[place.vector], True)
         return masks
 
 
@@ -172,7 +271,7 @@ def assemble(
 def _take_prior(place: Place, prior: Any) -> Any:
     def cut(parameter: Array) -> Array:
         if jnp.ndim(parameter):
-            return place._replace(vector=0).take((parameter,))
+            return place.cut(parameter).astype(place.dtype)
         return jnp.broadcast_to(parameter.astype(place.dtype), place.shape)
 
     return jax.tree.map(cut, prior)
@@ -194,11 +293,19 @@ def lay_out(
     lengths: list[int] = []
     shared: int | None = None
     slots: list[Any] = []
+    vector_of: dict[str, int] = {}  # by group of units
     for leaf in leaves:
         if not is_belief(leaf):
             slots.append(_CERTAIN if isinstance(leaf, jax.Array | np.ndarray) else leaf)
             continue
         shape = jnp.shape(leaf.mean)
+        if isinstance(leaf, UnitNormal):
+            if leaf.group not in vector_of:
+                vector_of[leaf.group] = len(lengths)
+                lengths.append(0)
+            slots.append(_place_units(leaf, vector_of[leaf.group], lengths))
+            lengths[vector_of[leaf.group]] += math.prod(shape)
+            continue
         own = apart or math.prod(shape) >= _LARGE
         if own or shared is None:
             vector = len(lengths)
@@ -210,12 +317,60 @@ def lay_out(
         lengths[vector] += math.prod(shape)
     numbers = [q.mean for q in uncertain] or [x for x in leaves if _is_floating(x)]
     dtype = jnp.result_type(jnp.float32, *numbers)
-    sizes = tuple(-(-length // multiple) * multiple for length in lengths)
+    sizes = tuple(
+        length if v in vector_of.values() else -(-length // multiple) * multiple
+        for v, length in enumerate(lengths)
+    )
     layout = Layout(treedef, tuple(slots), dtype, sizes)
     means = layout.vectors([q.mean for q in uncertain])
     variances = layout.vectors([q.variance for q in uncertain])
     certain = [jnp.asarray(x) for x, y in zip(leaves, slots, strict=True) if y is _CERTAIN]
-    return layout, tuple(map(Normal, means, variances)), certain
+    flat = list(map(Normal, means, variances))
+    for group, vector in vector_of.items():
+        own = [q for q in uncertain if isinstance(q, UnitNormal) and q.group == group]
+        flat[vector] = UnitNormal.of(means[vector], _join_factors(own, dtype))
+    return layout, tuple(flat), certain
+
+
+def _place_units(leaf: UnitNormal, vector: int, lengths: list[int]) -> Place:
+    """Return the place of a leaf in the vector of its group."""
+    shape, count = np.shape(leaf.mean), math.prod(leaf.unit_shape)
+    unit = Unit(leaf.group, leaf.unit_axes, count, np.shape(leaf.factor)[-1])
+    return Place(vector, lengths[vector] // count, shape, jnp.result_type(leaf.mean), unit)
+
+
+def _join_factors(leaves: list[UnitNormal], dtype: Any) -> Any:
+    """Return the factors of all leaves of a group as one triangular L for each unit, flat."""
+    size = np.shape(leaves[0].factor)[-1]
+    xp: Any = np if all(isinstance(q.factor, np.ndarray) for q in leaves) else jnp
+    pieces = [
+        to_units(q.factor, q.unit_axes, extra=1).reshape(-1, _fan_in(q), size) for q in leaves
+    ]
+    factor = xp.concatenate(pieces, axis=1)
+    if isinstance(factor, np.ndarray):
+        factor = triangular(factor)
+    return factor.astype(dtype).reshape(-1, size)
+
+
+def _fan_in(q: UnitNormal) -> int:
+    return math.prod(np.shape(q.mean)) // math.prod(q.unit_shape)
+
+
+def triangular(factor: np.ndarray) -> np.ndarray:
+    """Return factors of the same covariances that are triangular, with a diagonal that is not < 0.
+
+    Rows of zeros stay: those weights are certain.
+    """
+    diagonal = np.diagonal(factor, axis1=1, axis2=2)
+    certain = ~factor.any(axis=2)
+    if not np.triu(factor, 1).any() and np.all((diagonal > 0) | certain):
+        return factor
+    rows = factor.astype(np.float64)
+    covariance = rows @ np.swapaxes(rows, 1, 2)
+    covariance[certain] += np.eye(factor.shape[1])[None].repeat(len(factor), 0)[certain]
+    root = np.linalg.cholesky(covariance)
+    root[certain] = 0
+    return root.astype(factor.dtype)
 
 
 def _is_floating(leaf: Any) -> bool:
@@ -278,7 +433,7 @@ def _join_parameter(
         return np.full(size if expand else (), first, dtype)
     whole = np.ones(size, dtype)
     for place, value in zip(places, values, strict=True):
-        whole[place.start : place.start + place.size] = np.broadcast_to(value, place.shape).ravel()
+        place.assign(whole, value)
     return whole
 
 
