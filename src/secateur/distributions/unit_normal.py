@@ -131,3 +131,43 @@ def from_units(array: Any, shape: tuple[int, ...], unit_axes: tuple[int, ...]) -
     whole = array.reshape(*(shape[a] for a in order), *extra)
     back = [order.index(a) for a in range(rank)]
     return xp.transpose(whole, (*back, *range(rank, rank + len(extra))))
+
+
+def condition_units(mean: Array, factor: Array, gone: Array) -> tuple[Array, Array, Array]:
+    """Fix some weights of units at exactly 0, and update the belief about the others.
+
+        m ← m − Σ_RS Σ_SS⁻¹ m_S        Σ ← Σ_RR − Σ_RS Σ_SS⁻¹ Σ_SR        S gone, R the rest
+
+    The factors are rotated so that the weights that go come first: nothing is squared.
+
+    Args:
+        mean: Means, shape (units, size).
+        factor: Triangular factors, shape (units, size, size); rows of zeros are certain weights.
+        gone: Which weights go, all of them uncertain, shape (units, size).
+
+    Returns:
+        Means, triangular factors, and −ln q_S(0) for every unit.
+    """
+    order = jnp.argsort(~gone, axis=1, stable=True)
+    rows = jnp.take_along_axis(factor, order[:, :, None], axis=1)
+    upper = jnp.linalg.qr(jnp.swapaxes(rows, 1, 2), mode="r")
+    sign = jnp.where(jnp.diagonal(upper, axis1=1, axis2=2) < 0, -1, 1).astype(factor.dtype)
+    lower = jnp.swapaxes(upper * sign[:, :, None], 1, 2)
+    first = jnp.take_along_axis(gone, order, axis=1)
+    both = first[:, :, None] & first[:, None, :]
+    of_gone = jnp.where(both, lower, jnp.eye(factor.shape[-1], dtype=factor.dtype))
+    means = jnp.take_along_axis(mean, order, axis=1)
+    source = jnp.where(first, means, 0)[:, :, None]
+    whitened = jax.scipy.linalg.solve_triangular(of_gone, source, lower=True)
+    shift = (jnp.where(first[:, None, :], lower, 0) @ whitened)[:, :, 0]
+    deviations = jnp.diagonal(of_gone, axis1=1, axis2=2)
+    logs = jnp.where(first, jnp.log(deviations) + 0.5 * np.log(2 * np.pi), 0)
+    surprise = jnp.sum(logs + 0.5 * jnp.square(whitened[:, :, 0]), axis=1)
+    back = jnp.argsort(order, axis=1)
+    # Weights that stay keep their order, so that their factors are triangular where they were.
+    kept = ~gone & jnp.any(factor != 0, axis=2)
+    new = jnp.take_along_axis(lower, back[:, :, None], axis=1)
+    new = jnp.take_along_axis(new, back[:, None, :], axis=2)
+    new = jnp.where(kept[:, :, None] & kept[:, None, :], jnp.tril(new), 0)
+    moved = jnp.where(kept, mean - jnp.take_along_axis(shift, back, axis=1), 0)
+    return moved, new, surprise

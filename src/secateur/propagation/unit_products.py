@@ -70,7 +70,7 @@ def _multiply(
     array = over_sources(lambda column: product(column, signal), factor.array)
     variance = jnp.sum(jnp.square(array), axis=-1)
     if not factor.is_whole:
-        rest = jnp.maximum(own.variance - factor.variance, 0)
+        rest = own.variance - factor.variance  # at 0, a bound would halve its derivative
         variance = variance + product(rest, signal * signal)
     return UnitProduct(on_left, replace(factor, array=array, labels=labels), variance)
 
