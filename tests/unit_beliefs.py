@@ -1,4 +1,4 @@
-"""Beliefs with random covariance within units, and draws of them that use nothing of propagation."""
+"""Beliefs with random covariance within units, and draws of them by NumPy alone."""
 
 from __future__ import annotations
 

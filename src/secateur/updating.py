@@ -24,7 +24,8 @@ from secateur.trained import (
     open_data,
     resume,
 )
-from secateur.training.layout import Coordinates, flatten_priors
+from secateur.training.coordinates import Coordinates
+from secateur.training.layout import flatten_priors
 from secateur.training.program import TrainingState
 from secateur.training.recipe import BeforeUpdate
 from secateur.training.trainer import NotFiniteError, Trainer

@@ -133,7 +133,7 @@ def from_units(array: Any, shape: tuple[int, ...], unit_axes: tuple[int, ...]) -
     return xp.transpose(whole, (*back, *range(rank, rank + len(extra))))
 
 
-def condition_units(mean: Array, factor: Array, gone: Array) -> tuple[Array, Array, Array]:
+def condition_factors(mean: Array, factor: Array, gone: Array) -> tuple[Array, Array, Array]:
     """Fix some weights of units at exactly 0, and update the belief about the others.
 
         m ← m − Σ_RS Σ_SS⁻¹ m_S        Σ ← Σ_RR − Σ_RS Σ_SS⁻¹ Σ_SR        S gone, R the rest
@@ -148,7 +148,9 @@ def condition_units(mean: Array, factor: Array, gone: Array) -> tuple[Array, Arr
     Returns:
         Means, triangular factors, and −ln q_S(0) for every unit.
     """
-    order = jnp.argsort(~gone, axis=1, stable=True)
+    certain = ~jnp.any(factor != 0, axis=2)
+    # (A column of zeros in the middle would cost the rotation a direction.)
+    order = jnp.argsort(jnp.where(gone, 0, jnp.where(certain, 2, 1)), axis=1, stable=True)
     rows = jnp.take_along_axis(factor, order[:, :, None], axis=1)
     upper = jnp.linalg.qr(jnp.swapaxes(rows, 1, 2), mode="r")
     sign = jnp.where(jnp.diagonal(upper, axis1=1, axis2=2) < 0, -1, 1).astype(factor.dtype)
@@ -165,7 +167,7 @@ def condition_units(mean: Array, factor: Array, gone: Array) -> tuple[Array, Arr
     surprise = jnp.sum(logs + 0.5 * jnp.square(whitened[:, :, 0]), axis=1)
     back = jnp.argsort(order, axis=1)
     # Weights that stay keep their order, so that their factors are triangular where they were.
-    kept = ~gone & jnp.any(factor != 0, axis=2)
+    kept = ~gone & ~certain
     new = jnp.take_along_axis(lower, back[:, :, None], axis=1)
     new = jnp.take_along_axis(new, back[:, None, :], axis=2)
     new = jnp.where(kept[:, :, None] & kept[:, None, :], jnp.tril(new), 0)

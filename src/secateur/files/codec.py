@@ -17,7 +17,7 @@ import numpy as np
 
 from secateur import distributions, likelihoods
 from secateur.compaction.removal import RemovedUnits
-from secateur.distributions import Normal
+from secateur.distributions import Normal, UnitNormal
 from secateur.networks import Dense, Gru
 from secateur.trained import Compaction, Round
 from secateur.training.objective import FreeEnergy
@@ -130,9 +130,23 @@ class Encoder:
         spec: dict[str, Any] = {"shape": list(mean.shape), "mask": None}
         if not alive.all():
             spec["mask"] = self._keep(np.packbits(alive), f"{name}.alive")
+        if isinstance(belief, UnitNormal):
+            spec["unit"] = self._encode_unit(belief, name)
         return spec | {
             "mean": self._array(jnp.asarray(mean[alive]), f"{name}.mean"),
             "variance": self._array(jnp.asarray(variance[alive]), f"{name}.variance"),
+        }
+
+    def _encode_unit(self, belief: UnitNormal, name: str) -> Any:
+        """Describe the factors of a belief with covariance; zeros take a bit each."""
+        factor = np.asarray(belief.factor)
+        used = factor != 0
+        return {
+            "group": belief.group,
+            "axes": list(belief.unit_axes),
+            "sources": factor.shape[-1],
+            "used": self._keep(np.packbits(used), f"{name}.factor.used"),
+            "factor": self._array(jnp.asarray(factor[used]), f"{name}.factor"),
         }
 
     def encode_prior(self, prior: Any, name: str) -> Any:
@@ -224,7 +238,22 @@ class Decoder:
                 full[alive.astype(bool)] = values
             return jnp.asarray(full.reshape(shape))
 
-        return Normal(whole(spec["mean"]), whole(spec["variance"]))
+        mean, variance = whole(spec["mean"]), whole(spec["variance"])
+        if spec.get("unit") is None:
+            return Normal(mean, variance)
+        return self._decode_unit(spec["unit"], mean, variance)
+
+    def _decode_unit(self, spec: Any, mean: jax.Array, variance: jax.Array) -> UnitNormal:
+        shape = (*mean.shape, *_shape([spec["sources"]]))
+        used = np.unpackbits(self._tensors[spec["used"]], count=math.prod(shape)).astype(bool)
+        values = np.asarray(self._array(spec["factor"]))
+        axes = tuple(int(a) for a in spec["axes"])
+        if values.shape != (int(used.sum()),) or not set(axes) <= set(range(mean.ndim)):
+            raise FileError(f"{spec['factor']['array']} does not fit its weights")
+        factor = np.zeros(used.size, values.dtype)
+        factor[used] = values
+        rows = jnp.asarray(factor.reshape(shape))
+        return UnitNormal(mean, variance, rows, str(spec["group"]), axes)
 
     def decode_prior(self, spec: Any, belief: Any) -> Any:
         """Return the prior of a belief."""

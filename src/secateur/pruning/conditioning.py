@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from secateur.distributions import Normal
-from secateur.distributions.unit_normal import condition_units
-from secateur.training.layout import Coordinates, Vectors, make_factor
+from secateur.distributions.unit_normal import condition_factors
+from secateur.training.coordinates import Coordinates, Vectors, make_factor
 from secateur.training.program import TrainingState, map_runs
 
 
@@ -35,7 +35,7 @@ def condition_vector(
     factor = make_factor(log_deviation, mixing, alive)
     held = jnp.where(alive, mean, 0).reshape(units, size)
     left = alive & ~gone
-    moved, rest, surprise = condition_units(held, factor, gone.reshape(units, size))
+    moved, rest, surprise = condition_factors(held, factor, gone.reshape(units, size))
     own = jnp.where(left, jnp.diagonal(rest, axis1=1, axis2=2).reshape(-1), 1)
     log_prior = jnp.where(gone, jnp.broadcast_to(prior.log_prob(0.0), gone.shape), 0)
     return ConditionedVector(

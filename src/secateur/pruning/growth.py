@@ -18,7 +18,8 @@ from secateur.pruning.moves import Change
 from secateur.pytrees import uncertain_leaves
 from secateur.training.batches import cut_rows
 from secateur.training.blocks import RowBlock
-from secateur.training.layout import Coordinates, Layout, Vectors
+from secateur.training.coordinates import Coordinates, Vectors
+from secateur.training.layout import Layout
 from secateur.training.objective import accuracy
 from secateur.training.program import (
     Constants,

@@ -17,8 +17,8 @@ from jax import Array
 
 from secateur.pruning.conditioning import order_weights, remove_from_vectors
 from secateur.reduction import prune_scores
+from secateur.training.coordinates import Vectors
 from secateur.training.hierarchy import credit_groups
-from secateur.training.layout import Vectors
 from secateur.training.program import ProgramSpec, TrainingState, map_runs
 
 

@@ -21,7 +21,8 @@ from secateur.pruning.moves import (
     score_weights,
 )
 from secateur.structure import Units
-from secateur.training.layout import Layout, Place, Vectors
+from secateur.training.coordinates import Vectors
+from secateur.training.layout import Layout, Place
 from secateur.training.program import TrainingState, map_runs
 
 

@@ -18,7 +18,8 @@ from jax import Array
 from jax.scipy.special import digamma, gammaln
 
 from secateur.distributions import Gamma, Normal
-from secateur.training.layout import Layout, Place, Vectors
+from secateur.training.coordinates import Vectors
+from secateur.training.layout import Layout, Place
 
 __all__ = ["PriorGroups", "credit_groups", "find_hyperprior", "fit_priors", "hyper_complexity"]
 

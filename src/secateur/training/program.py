@@ -23,14 +23,9 @@ from secateur.propagation import draws, propagate
 from secateur.propagation.noise import DrawnNoise
 from secateur.training.batches import deal, draw_noise, shuffle, steps_per_pass, take_noise
 from secateur.training.blocks import RowBlock
+from secateur.training.coordinates import Coordinates, Vectors
 from secateur.training.hierarchy import PriorGroups, fit_priors, hyper_complexity
-from secateur.training.layout import (
-    Coordinates,
-    Layout,
-    Vectors,
-    flat_complexity,
-    to_numpy,
-)
+from secateur.training.layout import Layout, flat_complexity, to_numpy
 from secateur.training.objective import compute_parts
 from secateur.training.unit_steps import pull_gradient, push_update
 

@@ -17,7 +17,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from secateur.training.layout import Coordinates, Vectors, make_factor
+from secateur.training.coordinates import Coordinates, Vectors, make_factor
 
 
 def pull_gradient(weights: Coordinates, gradient: Coordinates, alive: Vectors) -> Coordinates:
