@@ -151,6 +151,8 @@ class Encoder:
 
     def encode_prior(self, prior: Any, name: str) -> Any:
         """Describe a leaf's prior; a parameter that is the same throughout is kept once."""
+        if isinstance(prior, UnitNormal):
+            return {"posterior": self.encode_belief(prior, name)}
         return self.encode(jax.tree.map(_collapse, prior), name)
 
 
@@ -257,6 +259,8 @@ class Decoder:
 
     def decode_prior(self, spec: Any, belief: Any) -> Any:
         """Return the prior of a belief."""
+        if "posterior" in spec:
+            return self.decode_belief(spec["posterior"])
         shape = np.shape(belief.mean)
         return jax.tree.map(lambda p: jnp.broadcast_to(p, shape), self.decode(spec))
 

@@ -9,9 +9,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from secateur.distributions import Normal
+from secateur.distributions import Normal, UnitNormal
 from secateur.distributions.unit_normal import condition_factors
-from secateur.training.coordinates import Coordinates, Vectors, make_factor
+from secateur.training.coordinates import (
+    Coordinates,
+    Vectors,
+    condition_prior,
+    make_factor,
+)
 from secateur.training.program import TrainingState, map_runs
 
 
@@ -37,7 +42,10 @@ def condition_vector(
     left = alive & ~gone
     moved, rest, surprise = condition_factors(held, factor, gone.reshape(units, size))
     own = jnp.where(left, jnp.diagonal(rest, axis1=1, axis2=2).reshape(-1), 1)
-    log_prior = jnp.where(gone, jnp.broadcast_to(prior.log_prob(0.0), gone.shape), 0)
+    if isinstance(prior, UnitNormal):
+        log_prior = -condition_prior(prior, gone)[1]
+    else:
+        log_prior = jnp.where(gone, jnp.broadcast_to(prior.log_prob(0.0), gone.shape), 0)
     return ConditionedVector(
         moved.reshape(-1), jnp.log(own), jnp.tril(rest, -1), jnp.sum(log_prior) + jnp.sum(surprise)
     )
@@ -127,6 +135,14 @@ def score_joint(state: TrainingState, members: Vectors, prior: Any) -> Array:
             gone = alive & member
             total += condition_vector(mean, log, mixing, alive, gone, own_prior).delta_f
     return total
+
+
+def reduce_priors(state: TrainingState, gone: Vectors) -> Any:
+    """Return the priors of what is left: those that have covariance are conditioned too."""
+    return tuple(
+        condition_prior(p, g)[0] if isinstance(p, UnitNormal) else p
+        for p, g in zip(state.prior, gone, strict=True)
+    )
 
 
 def remove_from_vectors(

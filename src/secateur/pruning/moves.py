@@ -15,7 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from secateur.pruning.conditioning import order_weights, remove_from_vectors
+from secateur.pruning.conditioning import (
+    order_weights,
+    reduce_priors,
+    remove_from_vectors,
+)
 from secateur.reduction import prune_scores
 from secateur.training.coordinates import Vectors
 from secateur.training.hierarchy import credit_groups
@@ -173,7 +177,8 @@ def remove_weights(
     priors = state.prior if prior is None else prior
     weights, alive, estimated = remove_from_vectors(state, gone, delta_f, priors)
     changed = sum(jnp.sum(g) for g in gone)
-    return Change(state._replace(weights=weights, alive=alive), changed, estimated)
+    new = state._replace(weights=weights, alive=alive, prior=reduce_priors(state, gone))
+    return Change(new, changed, estimated)
 
 
 def count_live(state: TrainingState) -> np.ndarray:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from secateur.distributions import Normal, UnitNormal
+from secateur.distributions.unit_normal import condition_factors
 
 Vectors = tuple[Any, ...]  # JAX arrays, or NumPy arrays before training
 
@@ -99,3 +101,37 @@ def make_triangular(factor: np.ndarray) -> np.ndarray:
     root = np.linalg.cholesky(covariance)
     root[certain] = 0
     return root.astype(factor.dtype)
+
+
+def divergence_of_units(
+    q: Normal, mean: Array, log_deviation: Array, alive: Array, prior: UnitNormal
+) -> Array:
+    """KL[q ‖ p] over the live weights of a vector of units, where the prior has covariance too.
+
+    In the prior, what is not alive is independent of the rest; see `condition_prior`.
+    """
+    assert isinstance(q, UnitNormal)
+    size = prior.factor.shape[-1]
+    root = jnp.reshape(prior.factor, (-1, size, size))
+    offset = jnp.where(alive, mean - prior.mean, 0).reshape(-1, size, 1)
+    both = jnp.concatenate([q.factor.reshape(-1, size, size), offset], axis=2)
+    whitened = jax.scipy.linalg.solve_triangular(root, both, lower=True)
+    own = jnp.diagonal(root, axis1=1, axis2=2).reshape(-1)
+    logarithms = jnp.where(alive, jnp.log(own) - log_deviation - 0.5, 0)
+    return 0.5 * jnp.sum(jnp.square(whitened)) + jnp.sum(logarithms)
+
+
+def condition_prior(prior: UnitNormal, gone: Array) -> tuple[UnitNormal, Array]:
+    """Return the prior of the weights that stay, and −ln p_S(0) of those that go, by unit.
+
+    Those that go keep their own mean and variance, independent of all others, in case they come
+    back.
+    """
+    size = prior.factor.shape[-1]
+    mean, root = prior.mean.reshape(-1, size), prior.factor.reshape(-1, size, size)
+    out = gone.reshape(-1, size)
+    moved, rest, surprise = condition_factors(mean, root, out)
+    own = jnp.where(out, jnp.sqrt(jnp.sum(jnp.square(root), axis=2)), 0)
+    factor = rest + own[:, :, None] * jnp.eye(size, dtype=rest.dtype)
+    means = jnp.where(out, mean, moved).reshape(-1)
+    return UnitNormal.of(means, factor.reshape(-1, size)), surprise

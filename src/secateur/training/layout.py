@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,7 +23,12 @@ from secateur.correlations import join_leaves
 from secateur.distributions import Normal, UnitNormal
 from secateur.distributions.unit_normal import from_units, to_units
 from secateur.pytrees import PyTree, align_tree, flatten_beliefs, is_belief
-from secateur.training.coordinates import Coordinates, Vectors, make_triangular
+from secateur.training.coordinates import (
+    Coordinates,
+    Vectors,
+    divergence_of_units,
+    make_triangular,
+)
 
 # Number of weights from which a leaf has a vector of its own.
 _LARGE = 16_384
@@ -203,7 +209,10 @@ def _take_prior(place: Place, prior: Any) -> Any:
             return place.cut(parameter).astype(place.dtype)
         return jnp.broadcast_to(parameter.astype(place.dtype), place.shape)
 
-    return jax.tree.map(cut, prior)
+    own = jax.tree.map(cut, prior)
+    if isinstance(own, UnitNormal) and place.unit is not None:
+        return replace(own, group=place.unit.group, unit_axes=place.unit.axes)
+    return own
 
 
 def lay_out(
@@ -294,7 +303,8 @@ def to_numpy(tree: PyTree) -> PyTree:
 
 def _of_one_class(priors: list[Any]) -> bool:
     """Whether all priors are distributions of one class, so that leaves can share a vector."""
-    return len({jax.tree.structure(p) for p in priors if p is not None}) == 1
+    shared = [p for p in priors if p is not None and not isinstance(p, UnitNormal)]
+    return len({jax.tree.structure(p) for p in shared}) <= 1
 
 
 def flatten_priors(layout: Layout, priors: PyTree, *, expand: bool = False) -> tuple[Any, ...]:
@@ -319,11 +329,26 @@ def flatten_priors(layout: Layout, priors: PyTree, *, expand: bool = False) -> t
     for vector, size in enumerate(layout.sizes):
         own = [(place, prior) for place, prior in pairs if place.vector == vector]
         places = [place for place, _ in own]
+        if isinstance(own[0][1], UnitNormal):  # the posterior before an update
+            flat.append(_join_unit_priors(layout, places, [prior for _, prior in own]))
+            continue
         structure: Any = jax.tree.structure(own[0][1])
         columns = zip(*(jax.tree.leaves(prior) for _, prior in own), strict=True)
         parameters = [_join_parameter(places, c, size, layout.dtype, expand) for c in columns]
         flat.append(structure.unflatten(parameters))
     return tuple(flat)
+
+
+def _join_unit_priors(
+    layout: Layout, places: list[Place], leaf_priors: list[UnitNormal]
+) -> UnitNormal:
+    """Return the flat prior of a vector of units with covariance."""
+    (vector,) = {place.vector for place in places}
+    mean = np.zeros(layout.sizes[vector], layout.dtype)
+    for place, prior in zip(places, leaf_priors, strict=True):
+        place.assign(mean, np.asarray(prior.mean))
+    own = [jax.tree.map(np.asarray, prior) for prior in leaf_priors]
+    return UnitNormal.of(mean, _join_factors(own, layout.dtype))
 
 
 def _join_parameter(
@@ -350,6 +375,8 @@ def flat_complexity(weights: Coordinates, alive: Vectors, priors: tuple[Any, ...
 def _complexity(q: Normal, mean: Array, log_deviation: Array, alive: Array, prior: Any) -> Array:
     if not isinstance(prior, Normal):
         return complexity(q, prior)
+    if isinstance(prior, UnitNormal):
+        return divergence_of_units(q, mean, log_deviation, alive, prior)
     # The closed form from ln σ as it is, without a logarithm per weight and step.
     square = q.variance + jnp.square(mean - prior.mean)
     logarithm = 2 * log_deviation - jnp.log(prior.variance)
