@@ -25,7 +25,8 @@ from secateur.training.recipe import RECIPES
 def load_images():
     mnist = datasets.load_images("mnist")
     images = [
-        np.asarray(x, np.float32).reshape(-1, 1, 28, 28) / 255 for x in (mnist.x_train, mnist.x_test)
+        np.asarray(x, np.float32).reshape(-1, 1, 28, 28) / 255
+        for x in (mnist.x_train, mnist.x_test)
     ]
     return images[0], mnist.y_train.astype(np.int32), images[1], mnist.y_test.astype(np.int32)
 

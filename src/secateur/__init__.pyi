@@ -12,6 +12,7 @@ from .distributions import (
     MultivariateNormal,
     Normal,
     ScaleMixture,
+    UnitNormal,
 )
 from .exports import ExportError, Sheet, export
 from .files import FileError, load, save
@@ -84,6 +85,7 @@ __all__ = [
     "Sweep",
     "Trained",
     "Unit",
+    "UnitNormal",
     "Units",
     "UnsupportedOperation",
     "believe",

@@ -25,6 +25,7 @@ from secateur.progress import Callback, Progress
 from secateur.propagation import propagate
 from secateur.pytrees import flatten_beliefs, is_belief
 from secateur.structure import units
+from secateur.structure.unit_posterior import check_unit_priors, correlate_units
 from secateur.trained import Trained, collect_runs, find_best, make_fit_error
 from secateur.training.checkpoint import Checkpoint
 from secateur.training.devices import (
@@ -234,6 +235,10 @@ def fit_runs(
         make_initial_beliefs(training.recipe, k, beliefs, prior, redraw=number > 0)
         for number, k in enumerate(keys)
     ]
+    if model.posterior != "mean-field":
+        check_unit_priors(prior)
+        x, _ = source.sample()
+        starts = [correlate_units(s, model.f, model.params, x, model.posterior) for s in starts]
     trainer = Trainer(model, source, starts, [prior] * len(keys), training)
     _check(model, source, trainer, starts[0])
     state = trainer.start(keys)

@@ -7,12 +7,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from secateur.beliefs import live
-from secateur.distributions import Normal
+from secateur.correlations import find_groups, join_leaves, split_leaves
+from secateur.distributions import Normal, UnitNormal
+from secateur.distributions.unit_normal import to_units
 from secateur.options import check_count, check_key
 from secateur.progress import Callback, Progress
+from secateur.pruning.conditioning import order_weights
 from secateur.pruning.growth import draw_weights
 from secateur.pruning.moves import score_weights
 from secateur.pytrees import align_tree, flatten_beliefs, is_belief
@@ -24,7 +28,8 @@ from secateur.trained import (
     open_data,
     resume,
 )
-from secateur.training.layout import Coordinates, flatten_priors
+from secateur.training.coordinates import Coordinates
+from secateur.training.layout import flatten_priors
 from secateur.training.program import TrainingState
 from secateur.training.recipe import BeforeUpdate
 from secateur.training.trainer import NotFiniteError, Trainer
@@ -119,7 +124,49 @@ def _make_priors(beliefs: Any, first_priors: Any, trust: float) -> Any:
     pairs = zip(leaves, align_tree(first_priors, treedef, "priors"), strict=True)
     uncertain = [(q, p) for q, p in pairs if is_belief(q)]
     mixed = iter(_mix_priors([q for q, _ in uncertain], [p for _, p in uncertain], trust))
-    return treedef.unflatten([next(mixed) if is_belief(leaf) else None for leaf in leaves])
+    new = [next(mixed) if is_belief(leaf) else None for leaf in leaves]
+    pairs = align_tree(first_priors, treedef, "priors")
+    for members in find_groups(leaves):
+        own = _mix_unit_priors([leaves[i] for i in members], [pairs[i] for i in members], trust)
+        for i, prior in zip(members, own, strict=True):
+            new[i] = prior
+    return treedef.unflatten(new)
+
+
+def _mix_unit_priors(leaves: list[UnitNormal], first: list[Normal], trust: float) -> list[Any]:
+    """Return priors with the covariance that units have learnt; cut weights are independent."""
+    flats = [jax.tree.map(np.asarray, q) for q in leaves]
+    mean, factor = (a.astype(np.float64) for a in join_leaves(flats))
+
+    def join(parameters: list[Any]) -> np.ndarray:
+        pairs = zip(parameters, flats, strict=True)
+        wide = [
+            to_units(np.broadcast_to(np.asarray(a), q.mean.shape), q.unit_axes) for a, q in pairs
+        ]
+        return np.concatenate([rows.reshape(len(mean), -1) for rows in wide], axis=1)
+
+    variance, origin = join([p.variance for p in first]), join([p.mean for p in first])
+    live = factor.any(axis=2)
+    eye = np.eye(mean.shape[1])
+    covariance = factor @ np.swapaxes(factor, 1, 2) + np.where(live, 0, variance)[:, :, None] * eye
+    mean = np.where(live, mean, origin)
+    if trust < 1:
+        own = np.linalg.inv(covariance)
+        old = eye / variance[:, :, None]
+        precision = trust * own + (1 - trust) * old
+        pull = trust * own @ mean[:, :, None] + (1 - trust) * old @ origin[:, :, None]
+        covariance = np.linalg.inv(precision)
+        mean = np.where(live, (covariance @ pull)[:, :, 0], origin)
+        covariance = np.where(live[:, :, None] & live[:, None, :], covariance, 0)
+        covariance += np.where(live, 0, variance)[:, :, None] * eye
+    root = np.linalg.cholesky(covariance)
+    dtype = flats[0].mean.dtype
+    means = split_leaves(flats, mean.astype(dtype))
+    factors = split_leaves(flats, root.astype(dtype))
+    return [
+        UnitNormal.of(jnp.asarray(m), jnp.asarray(f), group=q.group, unit_axes=q.unit_axes)
+        for q, m, f in zip(flats, means, factors, strict=True)
+    ]
 
 
 @jax.jit
@@ -144,8 +191,21 @@ def _redraw_idle(
     """
     fresh = draw_weights(trainer.model, trainer, key)
     scores = score_weights(state, "bmr", prior=flatten_priors(trainer.spec.layout, first_priors))
-    idle = tuple(a & (s <= 0) for a, s in zip(state.alive, scores, strict=True))
-    weights = jax.tree.map(
-        lambda new, old, i: jnp.where(i, new, old), fresh, state.weights, Coordinates(idle, idle)
-    )
-    return state._replace(weights=weights)
+    first = flatten_priors(trainer.spec.layout, first_priors)
+    scores = order_weights(state, scores, prior=first)
+    idle = [a & (s <= 0) for a, s in zip(state.alive, scores, strict=True)]
+    mixing = list(state.weights.mixing)
+    for v, own in enumerate(mixing):
+        if own is not None:  # a unit is drawn anew as a whole, or what it knows would be lost
+            shape = own.shape[:-1]
+            busy = jnp.any((state.alive[v] & ~idle[v]).reshape(shape), axis=-1, keepdims=True)
+            idle[v] = jnp.broadcast_to(~busy, shape).reshape(idle[v].shape) & state.alive[v]
+            mixing[v] = jnp.where(busy[..., None], own, 0)
+
+    def choose(new: Any, old: Any) -> Any:
+        columns = zip(idle, new, old, strict=True)
+        return tuple(jnp.where(i, a, b) for i, a, b in columns)
+
+    old = state.weights
+    means, logs = choose(fresh.means, old.means), choose(fresh.log_deviations, old.log_deviations)
+    return state._replace(weights=Coordinates(means, logs, tuple(mixing)))

@@ -53,9 +53,7 @@ def prune(
     ] = None,
     retrain_epochs: Annotated[
         int | None,
-        typer.Option(
-            "--retrain-epochs", help="Maximum number of epochs after each round.", min=1
-        ),
+        typer.Option("--retrain-epochs", help="Maximum number of epochs after each round.", min=1),
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", help="Rows in a step; by default 128.", min=1)

@@ -17,7 +17,7 @@ import numpy as np
 
 from secateur import distributions, likelihoods
 from secateur.compaction.removal import RemovedUnits
-from secateur.distributions import Normal
+from secateur.distributions import Normal, UnitNormal
 from secateur.importing import ImportedFunction
 from secateur.importing.onnx_graph import OnnxGraph, OnnxNode, OnnxValue
 from secateur.networks import Dense, Gru
@@ -135,13 +135,29 @@ class Encoder:
         spec: dict[str, Any] = {"shape": list(mean.shape), "mask": None}
         if not alive.all():
             spec["mask"] = self._keep(np.packbits(alive), f"{name}.alive")
+        if isinstance(belief, UnitNormal):
+            spec["unit"] = self._encode_unit(belief, name)
         return spec | {
             "mean": self._array(jnp.asarray(mean[alive]), f"{name}.mean"),
             "variance": self._array(jnp.asarray(variance[alive]), f"{name}.variance"),
         }
 
+    def _encode_unit(self, belief: UnitNormal, name: str) -> Any:
+        """Describe the factors of a belief with covariance; zeros take a bit each."""
+        factor = np.asarray(belief.factor)
+        used = factor != 0
+        return {
+            "group": belief.group,
+            "axes": list(belief.unit_axes),
+            "sources": factor.shape[-1],
+            "used": self._keep(np.packbits(used), f"{name}.factor.used"),
+            "factor": self._array(jnp.asarray(factor[used]), f"{name}.factor"),
+        }
+
     def encode_prior(self, prior: Any, name: str) -> Any:
         """Describe a leaf's prior; a parameter that is constant over the leaf is stored once."""
+        if isinstance(prior, UnitNormal):
+            return {"posterior": self.encode_belief(prior, name)}
         return self.encode(jax.tree.map(_collapse, prior), name)
 
 
@@ -229,10 +245,27 @@ class Decoder:
                 full[alive.astype(bool)] = values
             return jnp.asarray(full.reshape(shape))
 
-        return Normal(whole(spec["mean"]), whole(spec["variance"]))
+        mean, variance = whole(spec["mean"]), whole(spec["variance"])
+        if spec.get("unit") is None:
+            return Normal(mean, variance)
+        return self._decode_unit(spec["unit"], mean, variance)
+
+    def _decode_unit(self, spec: Any, mean: jax.Array, variance: jax.Array) -> UnitNormal:
+        shape = (*mean.shape, *_shape([spec["sources"]]))
+        used = np.unpackbits(self._tensors[spec["used"]], count=math.prod(shape)).astype(bool)
+        values = np.asarray(self._array(spec["factor"]))
+        axes = tuple(int(a) for a in spec["axes"])
+        if values.shape != (int(used.sum()),) or not set(axes) <= set(range(mean.ndim)):
+            raise FileError(f"{spec['factor']['array']} does not fit its weights")
+        factor = np.zeros(used.size, values.dtype)
+        factor[used] = values
+        rows = jnp.asarray(factor.reshape(shape))
+        return UnitNormal(mean, variance, rows, str(spec["group"]), axes)
 
     def decode_prior(self, spec: Any, belief: Any) -> Any:
         """Return the prior of a belief."""
+        if "posterior" in spec:
+            return self.decode_belief(spec["posterior"])
         shape = np.shape(belief.mean)
         return jax.tree.map(lambda p: jnp.broadcast_to(p, shape), self.decode(spec))
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import secateur
+from secateur.distributions import UnitNormal
 from secateur.files.codec import NETWORKS, Decoder, Encoder, FileError
 from secateur.model import BayesianModel
 from secateur.pytrees import align_tree, flatten_beliefs, is_belief
@@ -76,6 +77,7 @@ def save(trained: Trained, path: str | os.PathLike, *, extra: Any = None) -> Non
         "network": encoder.encode(model.f, "network") if is_builtin else None,
         "function": None if is_builtin else getattr(model.f, "__name__", type(model.f).__name__),
         "inference": model.inference,
+        "posterior": model.posterior if isinstance(model.posterior, str) else None,
         "likelihood": encoder.encode(model.likelihood, "likelihood"),
         "weights": _encode_weights(encoder, trained.beliefs, trained.priors),
         "rounds": [
@@ -151,6 +153,7 @@ def _rebuild(decoder: Decoder, facts: Any, f: Any, params: Any) -> Trained:
         likelihood=decoder.decode(facts["likelihood"]),
         prior=priors,
         inference=facts["inference"],
+        posterior=_decode_posterior(facts.get("posterior"), leaves, flatten_beliefs(means)[1]),
         where=treedef.unflatten([is_belief(leaf) for leaf in leaves]),
     )
     return Trained(
@@ -168,6 +171,17 @@ def _rebuild(decoder: Decoder, facts: Any, f: Any, params: Any) -> Trained:
         extra=facts["extra"],
         version=facts["version"],
     )
+
+
+def _decode_posterior(name: Any, leaves: list[Any], paths: list[str]) -> Any:
+    """Return the posterior of a model; one that was a function, as what it chose."""
+    if name is not None:
+        return str(name)
+    own = [isinstance(leaf, UnitNormal) for leaf in leaves]
+    chosen = {path for path, is_unit in zip(paths, own, strict=True) if is_unit}
+    if not chosen:
+        return "mean-field"
+    return lambda path, leaf: "unit" if path in chosen else "mean-field"
 
 
 def _decode_groups(axes: list[int | None] | None) -> PriorGroups | None:

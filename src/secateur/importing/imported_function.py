@@ -153,9 +153,7 @@ class ImportedFunction:
             -1, len(self.outputs[0].shape or (0, 0)) - 1,
         ):  # fmt: skip
             return self
-        graph = OnnxGraph(
-            nodes, self.graph.arrays, self.graph.inputs, [OnnxValue(node.inputs[0])]
-        )
+        graph = OnnxGraph(nodes, self.graph.arrays, self.graph.inputs, [OnnxValue(node.inputs[0])])
         graph.drop_unread()
         return replace(self, graph=graph, last_step=node)
 

@@ -29,6 +29,13 @@ from secateur.propagation.rules.registry import Call
 from secateur.propagation.shares import ShareSearch
 from secateur.propagation.uncertain_loops import LoopPropagator
 from secateur.propagation.uncertain_values import Uncertain, deviation
+from secateur.propagation.unit_factors import (
+    DROPPED,
+    factor_of,
+    is_torn,
+    sample_units,
+    scale_factor,
+)
 from secateur.propagation.univariate import (
     UnivariateGroup,
     extend_group,
@@ -117,10 +124,30 @@ class Propagator(LoopPropagator):
         """Give what is not yet explained by other sources a name of its own."""
         if value.steady:
             return value  # has its own persistent source already
+        factor = factor_of(value)
+        if factor is not None and not factor.is_raw:  # else it would count twice
+            value = replace(self.end_unit(slot, value), factor=None)
         own = Loads.of({slot: deviation(value.variance - value.loads.explained())})
         return replace(value, loads=combine_loads(value.loads, own, 1.0, 1.0))
 
+    def end_unit(self, name: Any, value: Any) -> Any:
+        """Note within a loop what a unit's sum shares with that of the next step.
+
+        Args:
+            name: The place of the sum, or another name for it that is the same in all steps.
+            value: The sum.
+        """
+        if isinstance(name, Slot):
+            name = self.producers[name].index if name in self.producers else -1
+        factor = factor_of(value)
+        if self.recurrence is None or factor is None or factor.is_raw or not factor.is_steady:
+            return value
+        return replace(self.recurrence.with_unit_noise(name, value, factor), factor=None)
+
     def sample(self, value: Uncertain) -> Array:
+        factor = factor_of(value)
+        if factor is not None and factor.is_raw:
+            return sample_units(value, self.noise)
         noise = self.noise.normal(value.shape, value.mean.dtype)
         return value.mean + deviation(value.variance) * noise
 
@@ -160,11 +187,13 @@ class Propagator(LoopPropagator):
             self.values[start] = self.affine(restrict_group(group, group.root, start))
         if end not in self.values:
             core = restrict_group(group, start, end)
-            value = self.values[start]
+            value = self.end_unit(start, self.values[start])
             result = univariate.moments(
                 core, value.mean, value.variance, self.value, closed_sigmoids=self.closed_sigmoids
             )
-            self.record(last, _label(core), "univariate", result.how, result.remark)
+            torn = is_torn([value], [])
+            exactness = ("independent", DROPPED) if torn else (result.how, result.remark)
+            self.record(last, _label(core), "univariate", *exactness)
             function = value.with_moments(result.mean, result.variance, result.slope)
             self.store(end, replace(function, steady=value.steady and self.is_fixed(core)))
         if end is group.result:
@@ -184,7 +213,8 @@ class Propagator(LoopPropagator):
         self.record(group.equations[-1], _label(group), "affine", "exact")
         variance = scale * scale * x.variance.astype(mean.dtype)
         result = x.with_moments(mean, variance, lambda: scale)
-        return replace(result, steady=x.steady and self.is_fixed(group))
+        result = replace(result, steady=x.steady and self.is_fixed(group))
+        return scale_factor(x, result, scale)
 
     def is_fixed(self, group: UnivariateGroup) -> bool:
         """Whether a group has no operand that may change from step to step of a loop."""
@@ -244,8 +274,11 @@ class Propagator(LoopPropagator):
                 return compat.bind(equation.eqn, *operands)
         call = Call(equation, self)
         results = rule.apply(call, *operands)
+        results = list(results) if equation.eqn.primitive.multiple_results else [results]
+        if is_torn(operands, results):
+            call.note("independent", DROPPED)
         self.record(equation, equation.name, rule.kind, call.exactness, call.remark)
-        return results if equation.eqn.primitive.multiple_results else [results]
+        return results
 
     def collapse(self, equation: Equation, operands: list[Any], rule: Any) -> list[Any]:
         """Sample operands, activations before weights, until the rest enters linearly."""

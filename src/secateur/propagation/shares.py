@@ -247,5 +247,3 @@ def log_share_moments(sharing: Sharing, mean: Array, variance: Array) -> tuple[A
     value, spread = quadrature.moments(jax.nn.log_sigmoid, centre, width)
     at_mean = jnp.maximum(mean, _MASKED) - log_total
     return jnp.where(masked, at_mean, value), jnp.where(masked, 0.0, spread)
-
-

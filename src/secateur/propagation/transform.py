@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from secateur.distributions import Normal
+from secateur.distributions import Normal, UnitNormal
 from secateur.equations import trace_function
 from secateur.equations.rewriting import needs_rewriting, rewrite, widened
 from secateur.propagation.noise import noise_source
 from secateur.propagation.propagator import CoverageRow, Propagator
 from secateur.propagation.uncertain_values import Uncertain, deviation, to_normal
+from secateur.propagation.unit_factors import UnitFactor, UnitNumbering
 
 ALGORITHMS = ("global", "local", "moments", "independent")
 
@@ -96,12 +97,23 @@ def _sample_leaves(key: Any, tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_normal)
     noise = noise_source(key, "global")
     sampled = []
+    shared: dict[str, Any] = {}  # by group, the noise that its leaves share
     for leaf in leaves:
-        if is_normal(leaf):
+        if isinstance(leaf, UnitNormal):
+            leaf = _sample_units(leaf, noise, shared)
+        elif is_normal(leaf):
             mean, variance = jnp.broadcast_arrays(leaf.mean, leaf.variance)
             leaf = mean + deviation(variance) * noise.normal(mean.shape, mean.dtype)
         sampled.append(leaf)
     return jax.tree.unflatten(structure, sampled)
+
+
+def _sample_units(leaf: UnitNormal, noise: Any, shared: dict[str, Any]) -> Any:
+    dtype = jnp.result_type(leaf.mean)
+    if leaf.group not in shared:
+        shared[leaf.group] = noise.normal(leaf.noise_shape, dtype)
+    own = None if leaf.is_whole else noise.normal(jnp.shape(leaf.mean), dtype)
+    return leaf.at_noise(shared[leaf.group], own)
 
 
 def walk_function(
@@ -116,7 +128,8 @@ def walk_function(
     """Trace ``f`` and walk its equations with beliefs among its arguments."""
     leaves, structure = jax.tree.flatten(arguments, is_leaf=is_normal)
     places = [i for i, leaf in enumerate(leaves) if is_normal(leaf) or _is_array(leaf)]
-    values = [_as_value(leaves[i], i) for i in places]
+    numbering = UnitNumbering()
+    values = [_as_value(leaves[i], i, numbering) for i in places]
     arrays = [leaves[i].mean if is_normal(leaves[i]) else leaves[i] for i in places]
     trace = trace_function(f, leaves, structure, places, arrays)
     tracked = [isinstance(v, Uncertain) for v in values]
@@ -144,7 +157,7 @@ def _describe_widening(counts: Counter) -> CoverageRow:
     return CoverageRow("widening", "widening", "exact", remark, "", ())
 
 
-def _as_value(leaf: Any, number: int) -> Any:
+def _as_value(leaf: Any, number: int, numbering: UnitNumbering) -> Any:
     if not is_normal(leaf):
         return leaf
     mean, variance = jnp.asarray(leaf.mean), jnp.asarray(leaf.variance)
@@ -152,7 +165,11 @@ def _as_value(leaf: Any, number: int) -> Any:
         raise TypeError(f"A Normal needs a floating mean, got {mean.dtype}.")
     mean = mean.astype(widened(mean.dtype))
     variance = jnp.broadcast_to(variance.astype(mean.dtype), mean.shape)
-    return Uncertain(mean, variance, ancestors=frozenset({number}))
+    factor = None
+    if isinstance(leaf, UnitNormal):
+        array = jnp.asarray(leaf.factor).astype(mean.dtype)
+        factor = UnitFactor(array, numbering.label(leaf), mean, True, leaf.is_whole)
+    return Uncertain(mean, variance, ancestors=frozenset({number}), factor=factor)
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,11 @@ from secateur.equations.control_flow import (
     recomputed_part,
     settle,
 )
-from secateur.propagation.covariances import Loads
+from secateur.propagation.covariances import NO_LOADS, Loads
 from secateur.propagation.noise import DrawnNoise, NoiseCounter
 from secateur.propagation.recurrence import Recurrence, correlation_with_previous
 from secateur.propagation.uncertain_values import Uncertain, as_uncertain, deviation, entangle
+from secateur.propagation.unit_factors import DROPPED, factor_of, is_torn
 
 Packed = tuple  # (mean, variance) or (array,)
 # Random numbers that are drawn before a loop begins, at most; beyond, its steps draw their own.
@@ -104,7 +105,11 @@ class LoopPropagator(Interpreter):
     def scan(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """A scan with means and variances in its carry, and fresh noise in every step."""
         results = _ScanPropagation(self, Scan.of(equation), operands, equation.where).run()
-        self.record(equation, "scan", "loop", *_LOOP_EXACTNESS[self.how])
+        exactness, remark = _LOOP_EXACTNESS[self.how]
+        _, init, stacked = Scan.of(equation).split(operands)
+        if is_torn([*init, *stacked], []):
+            exactness, remark = "independent", f"{remark}; {DROPPED}"
+        self.record(equation, "scan", "loop", exactness, remark)
         return results
 
     def while_loop(self, equation: Equation, operands: list[Any]) -> list[Any]:
@@ -205,6 +210,15 @@ class LoopPropagator(Interpreter):
         return _unpack(recomputed(_pack(operands), self.branch_key()), ancestors)
 
 
+def _as_steady(number: int, weight: Uncertain) -> Uncertain:
+    """Return a weight of a loop as one that is the same in all of its steps."""
+    factor = factor_of(weight)
+    if factor is not None and factor.is_raw:  # the units it is part of know what they share
+        return replace(weight, steady=True, loads=NO_LOADS, factor=replace(factor, is_steady=True))
+    loads = Loads.of({("weight", number): deviation(weight.variance)})
+    return replace(weight, steady=True, loads=loads)
+
+
 class _ScanPropagation:
     """One scan with uncertain operands."""
 
@@ -217,9 +231,7 @@ class _ScanPropagation:
         self.ancestors = _ancestors(operands)
         self.init = walk.sampled(init)
         self.consts = [
-            replace(v, steady=True, loads=Loads.of({("weight", i): deviation(v.variance)}))
-            if isinstance(v, Uncertain) and self.remembers
-            else v
+            _as_steady(i, v) if isinstance(v, Uncertain) and self.remembers else v
             for i, v in enumerate(consts)
         ]
         nearby = [
@@ -237,7 +249,11 @@ class _ScanPropagation:
         inputs = [*self.consts, *carry, *values]
         inner = self.walk.nested(self.parts.body, inputs, key, ledger=ledger, recurrence=memory)
         carried, stacked = self.parts.split_results(inner.run(inputs))
-        return inner.sampled(carried), stacked
+        ended = [
+            inner.end_unit(("carry", i), v) if isinstance(v, Uncertain) else v
+            for i, v in enumerate(carried)
+        ]
+        return inner.sampled(ended), stacked
 
     def find_structure(self) -> tuple[list[bool], Recurrence, NoiseCounter]:
         """Return the carry's structure, and a count of the random numbers that a step draws.

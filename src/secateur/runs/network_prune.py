@@ -124,9 +124,7 @@ def prune_network(
         raise UsageError(f"{path} has no weights to prune.")
     rows = read_network_data(data, f, target=settings.target)
     split = _split(rows, f, params, settings, say)
-    model = make_model(
-        f, params, split.training, task=settings.task, inference=settings.inference
-    )
+    model = make_model(f, params, split.training, task=settings.task, inference=settings.inference)
     came = as_trained(model, key=jax.random.key(settings.seed))
     clock = RunClock(settings.minutes, say)
     with clock:
@@ -176,7 +174,11 @@ def _split(
     else:
         y = _shape_targets(y, f, params, data.x)
     own = y[judged]
-    if data.y is None and f.without_last_step().last_step is not None and settings.task != "regression":
+    if (
+        data.y is None
+        and f.without_last_step().last_step is not None
+        and settings.task != "regression"
+    ):
         own = own.argmax(-1) if own.shape[-1] > 1 else (own > 0.5).astype(int)
     return _Split((_take(data.x, training), y[training]), (_take(data.x, judged), own),
                   data.y is not None, data.name)  # fmt: skip
@@ -201,7 +203,9 @@ def _shape_targets(y: np.ndarray, f: Any, params: Any, x: Any) -> np.ndarray:
         return y.astype(np.int32)
     if int(np.prod(y.shape[1:])) == int(np.prod(shape)):
         return y.reshape(len(y), *shape)
-    raise UsageError(f"the targets have rows of shape {y.shape[1:]}, the network's outputs {shape}.")
+    raise UsageError(
+        f"the targets have rows of shape {y.shape[1:]}, the network's outputs {shape}."
+    )
 
 
 def _train(

@@ -20,7 +20,8 @@ from jax import Array
 from scipy.special import gammaln
 
 from secateur.distributions import Gamma, Normal
-from secateur.training.layout import Layout, Place, Vectors
+from secateur.training.coordinates import Vectors
+from secateur.training.layout import Layout, Place
 
 __all__ = ["PriorGroups", "credit_groups", "find_hyperprior", "fit_priors", "hyper_complexity"]
 
@@ -126,7 +127,7 @@ def credit_groups(
 def _sum_group(place: Place, axis: int | None, vectors: Sequence[Array]) -> Array:
     """Sum over each group of a leaf, in a shape that broadcasts to the leaf's."""
     whole = vectors[place.vector]
-    leaf = whole[place.start : place.start + place.size].reshape(place.shape)
+    leaf = place.cut(whole)
     others = tuple(a for a in range(leaf.ndim) if a != axis)
     return jnp.sum(leaf, axis=others, keepdims=True, dtype=None if leaf.dtype != bool else int)
 
@@ -166,6 +167,6 @@ def _precision_complexity(half: Array, variance: Array, prior: Gamma) -> Array:
 
 def _first_of_group(place: Place, axis: int | None, vector: Array) -> Array:
     """Return the first element of each group of a leaf, whose elements are all the same."""
-    leaf = vector[place.start : place.start + place.size].reshape(place.shape)
+    leaf = place.cut(vector)
     index = tuple(slice(None) if a == axis else slice(0, 1) for a in range(leaf.ndim))
     return leaf[index]

@@ -19,6 +19,7 @@ from secateur.propagation.rules.maxima import larger
 from secateur.propagation.rules.registry import Call, declare
 from secateur.propagation.shares import Sharing, log_share_moments, share_moments
 from secateur.propagation.uncertain_values import Uncertain, as_uncertain, merge_static, spread_to
+from secateur.propagation.unit_factors import add_factors
 
 
 def _pair(call: Call, x: Any, y: Any) -> tuple[Uncertain, Uncertain]:
@@ -51,14 +52,18 @@ def add(call: Call, x: Any, y: Any) -> Uncertain:
     shared = compute_covariance(x.loads, y.loads)
     if shared is not None:
         variance = jnp.maximum(variance + 2.0 * sign * shared, 0.0)
+    within_units, add_factor = add_factors(x, y, sign)
+    if within_units is not None:
+        variance = jnp.maximum(variance + 2.0 * sign * within_units, 0.0)
     _note_exactness(call, x, y, shared, "exact")
-    return replace(
+    total = replace(
         merge_static([x, y]),
         mean=x.mean + sign * y.mean,
         variance=variance,
         loads=combine_loads(x.loads, y.loads, 1.0, sign),
         neighbours=add_neighbours(x, y),
     )
+    return add_factor(total)
 
 
 def multiply(x: Uncertain, y: Uncertain, shared: Array | None) -> Uncertain:
