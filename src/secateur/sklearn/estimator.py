@@ -19,6 +19,7 @@ from secateur.averaging import Average, check_weighting
 from secateur.caveats import CaveatWarning, find_caveats
 from secateur.distributions import Normal
 from secateur.likelihoods.base import Likelihood
+from secateur.options import check_count
 from secateur.predictive import Predictive
 from secateur.report.network import find_dense_graph
 from secateur.selection import STRUCTURES, Structure, select_structure
@@ -197,7 +198,7 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
             inference=self.inference,
             prior=Normal(0.0, float(self.prior_variance)),
             learn_priors=self.learn_priors,
-            restarts=self.restarts,
+            restarts=check_count(self.restarts, "restarts"),
             recipe=self.recipe,
             epochs=self.epochs,
             batch_size=self.batch_size,
