@@ -45,7 +45,7 @@ def update(
 ) -> Trained:
     """Learn from new data without the old: the posterior so far is the prior of the new data.
 
-        p(θ | old, new) ∝ p(new | θ) p(θ | old)        q_old(θ) in the place of p(θ | old)
+        p(θ | old, new) ∝ p(new | θ) p(θ | old)        q_old(θ) in place of p(θ | old)
 
     Weights that were pruned stay pruned, until `prune(…, grow=True)` finds that the new data ask
     for them. The result can be pruned with the new data alone: a weight is judged by all data there

@@ -175,7 +175,7 @@ def normal_tail(a: Array, density: Array) -> Array:
 
         P(z > a) = φ(a) Mills(a)
 
-    In float32 it shares the density's exponential in the place of `erfc`, and is as precise
+    In float32 it shares the density's exponential in place of `erfc`, and is as precise
     (2e-7, relative); in float64 it is `erfc`.
 
     Example:

@@ -17,7 +17,7 @@ class InputColumn(NamedTuple):
         name: Name in the header of the table.
         kind: "number", "boolean", "category", or another kind of `secateur.tables.Column`.
         categories: Texts of a category, or ().
-        fill: What the encoding puts in the place of a missing value, or None if that is an error.
+        fill: What the encoding puts in place of a missing value, or None if that is an error.
             Where a value makes several numbers, one for each.
         limits: Least and largest number of the rows that the model was made from, or None.
         has_indicator: Whether the last input is 1 where the value is missing, and else 0.

@@ -42,7 +42,7 @@ def score_grid(
     Args:
         means: Means of the beliefs, 1-d.
         deviations: Standard deviations of the beliefs, 1-d.
-        reduced_variance: Variance of the prior that Bayesian model reduction puts in the place of
+        reduced_variance: Variance of the prior that Bayesian model reduction puts in place of
             N(0, 1).
 
     Returns:

@@ -66,7 +66,7 @@ def reproduce_uci(
 
     Raises:
         DatasetError: There is no such data set, or the data cannot be obtained.
-        ValueError: There are not so many splits.
+        ValueError: There are fewer splits.
     """
     name = "uci-quick" if quick else "uci"
     if quick:

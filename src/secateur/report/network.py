@@ -22,7 +22,7 @@ __all__ = [
     "find_weight_arrays",
 ]
 
-# Networks of up to so many weights are recorded in full. Of larger ones only the survivors are, at
+# Networks of up to this number of weights are recorded in full. Of larger ones only the survivors are, at
 # most as many, and of the weights before pruning as many as a picture can show.
 MAX_WEIGHTS = 20_000
 MAX_BEFORE = 2_000

@@ -135,7 +135,7 @@ def encode_used_columns(
 ) -> EncodedRows:
     """Encode the columns of a table that a model uses; its other inputs get their means.
 
-    A weight that was cut is exactly 0, so that any number in the place of an input that is not used
+    A weight that was cut is exactly 0, so that any number in place of an input that is not used
     gives the same predictions, to the bit.
 
     Args:

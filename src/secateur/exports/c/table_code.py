@@ -27,7 +27,7 @@ class RowField:
         kind: "number", "boolean", "category", or "presence" where it only matters whether there is
             a value.
         categories: Texts of a category.
-        fill: Number or category in the place of a missing value, or None if that is an error.
+        fill: Number or category in place of a missing value, or None if that is an error.
         limits: Least and largest number that the model was made from, or None.
         inputs: Pairs of the category that an input stands for (None for a number) and the position
             of the input.

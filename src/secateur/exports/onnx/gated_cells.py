@@ -237,7 +237,7 @@ def _grus(body: _LoopBody) -> Iterator[GatedCell]:
 def _gate_values(
     body: _LoopBody, gates: list[Node], reset: int, value: float
 ) -> dict[Value, np.ndarray]:
-    """All gates at ½, but for the one in the place of the reset gate."""
+    """All gates at ½, but for the one in place of the reset gate."""
     numbers = np.full(2 * body.units, 0.5)
     numbers[reset * body.units : (reset + 1) * body.units] = value
     ends = np.cumsum([g.output.shape[-1] for g in gates])

@@ -2,7 +2,7 @@
 
 A function is lowered twice, for two different (large, prime, never computed) numbers of rows and of
 frames. What is equal in both graphs is a fact of the model. What differs by the ratio of rows is a
-number of rows. If anything else differs, the model is no function of one row at a time.
+number of rows. If anything else differs, the model is not a function of one row at a time.
 """
 
 from __future__ import annotations
