@@ -22,8 +22,8 @@ __all__ = [
     "find_weight_arrays",
 ]
 
-# Networks of up to this number of weights are recorded in full. Of larger ones only the survivors are, at
-# most as many, and of the weights before pruning as many as a picture can show.
+# Networks of up to this number of weights are recorded in full. Of larger ones only the survivors
+# are, at most as many, and of the weights before pruning as many as a picture can show.
 MAX_WEIGHTS = 20_000
 MAX_BEFORE = 2_000
 # What the worth of inputs is found from: rows, columns (each is shuffled) and shuffles of a column.
