@@ -1,11 +1,11 @@
-"""What the paper's free energies of recurrent networks under local reparametrisation are worth.
+"""A check of the paper's free energies of recurrent networks under local reparametrisation.
 
 The authors' recurrent cell differs from local reparametrisation in three ways: it multiplies the
 noise by the variance of a gate's input instead of its standard deviation (the biases enter by their
 deviation), draws one number per unit for all rows and steps of a batch, and leaves out the reset
 gate. This script trains such a cell on the three signals with the paper's settings and prints the
-free energy of the very same posterior twice: with that noise, as in the paper's Table 1, and with
-weights that are drawn from the posterior, which is what a free energy is.
+free energy of the same posterior twice: with that noise, as in the paper's Table 1, and with
+weights drawn from the posterior, which is the definition of the free energy.
 
     python benchmarks/authors_gru.py [--epochs 3000] [--seeds 3]
 """

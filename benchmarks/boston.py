@@ -1,9 +1,9 @@
-"""Train and prune on the boston data with the paper's settings, from an import to the result.
+"""Time to train and prune on the boston data with the paper's settings, including the import.
 
     python benchmarks/boston.py DATA/uci/boston.csv [--cache FOLDER]
 
-The authors' code takes two minutes for the same on a quiet 2-core machine. With --cache, compiled
-programs are kept in a folder: run it twice to see what a second run takes.
+The authors' code needs two minutes for this on an idle 2-core machine. With --cache, compiled
+programs are stored in a folder: run the script twice to see the time of a second run.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     python benchmarks/c_math.py [--stride 61]
 
 Errors are the largest over every 61st float32 of each range, against float64, without and with
-fused multiplication and addition. Instructions are those of one call on the emulated Cortex-M4F
-(unicorn), without call and return, the mean over arguments from -6 to 6; flash is of the function
-with all that it calls. newlib is beside it where arm-none-eabi-gcc is there. Instructions are not
-cycles.
+fused multiplication and addition. Instructions are the mean number per call on the emulated
+Cortex-M4F (unicorn) over arguments from -6 to 6, without call and return; flash includes all
+functions that are called. newlib is measured as well if arm-none-eabi-gcc is installed.
+Instructions are not cycles.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def library(case: Case, folder: Path, flags: tuple[str, ...]) -> host.Library:
 
 
 def errors(case: Case, built: host.Library, stride: int) -> tuple[float, float]:
-    """The largest absolute and relative error, where the truth is neither 0 nor too large."""
+    """The largest absolute and relative error, where the true value is neither 0 nor too large."""
     absolute = relative = 0.0
     for x in arguments(case.lowest, case.highest, stride):
         y = np.empty_like(x)
@@ -113,7 +113,7 @@ def errors(case: Case, built: host.Library, stride: int) -> tuple[float, float]:
         keep = np.isfinite(truth.astype(np.float32))
         difference = np.abs(y[keep] - truth[keep])
         absolute = max(absolute, float(difference.max(initial=0)))
-        # Below the smallest normal float32, digits are missing in any answer.
+        # Below the smallest normal float32, every result lacks digits.
         normal = np.abs(truth[keep]) > 1.2e-38
         relative = max(
             relative, float((difference[normal] / np.abs(truth[keep][normal])).max(initial=0))
@@ -140,7 +140,7 @@ def instructions(
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--stride", type=int, default=61, help="take every so manieth float32")
+    parser.add_argument("--stride", type=int, default=61, help="stride through the float32 values")
     options = parser.parse_args()
     with_fma = ("-mfma", "-ffp-contract=fast") if platform.machine() == "x86_64" else ()
     print("| | range | absolute error | relative error | instructions | flash |", end="")

@@ -2,8 +2,8 @@
 
     python benchmarks/estimator_speed.py [--rounds 3]
 
-Each table is fitted in turn by both, so that a busy minute hits both. The first fit of a shape
-compiles its programs; further fits of the same shape do not.
+Both estimators fit each table in turn, so that other load on the machine affects both. The first
+fit of a shape compiles its programs; further fits of the same shape do not.
 """
 
 from __future__ import annotations

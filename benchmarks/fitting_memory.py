@@ -2,10 +2,9 @@
 
     python benchmarks/fitting_memory.py [--rows 10000000] [--json FILE]
 
-Each case is a process of its own and reports its own peak resident memory, as the operating system
-counts it. "before" is what Python, JAX and the library take before any data. The stream is made
-of batches that are generated on the way; its memory is also read after a tenth of the rows, so that
-growth would show.
+Each case runs in its own process and reports its peak resident memory from the operating system.
+"before" is the memory of Python, JAX and the library before any data. The batches of the stream are
+generated on the fly; its memory is also measured after a tenth of the rows, to reveal any growth.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     python benchmarks/kill_and_resume.py --times 100
 
-Each job runs in a process of its own, with a checkpoint, and is killed (SIGKILL) after a random
-part of the time that it takes without any interruption, start included. The next process goes on
-from the checkpoint. Whenever one comes to its end, its result (beliefs, priors, noise, free energy,
-history and rounds) must equal that of the job that was left alone, to the bit; then the checkpoint
-is deleted and the job begins again, until it has been killed often enough.
+Each job runs in its own process, with a checkpoint, and is killed (SIGKILL) after a random fraction
+of the time that it takes without interruption, start-up included. The next process resumes from the
+checkpoint. Whenever a job finishes, its result (beliefs, priors, noise, free energy, history and
+rounds) must equal that of the undisturbed job to the bit; then the checkpoint is deleted and the
+job starts again, until the requested number of kills is reached.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run_job(job: str, folder: Path, checkpoint: Path | None, result: Path) -> No
     jax.config.update("jax_compilation_cache_dir", str(folder / "cache"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    # As often as possible, so that kills fall into the writing of checkpoints, too.
+    # As often as possible, so that some kills happen while a checkpoint is written.
     checkpoints._SECONDS_BETWEEN, timetable.CALL_SECONDS = 0.0, 0.02
     rng = np.random.default_rng(0)
     x = rng.normal(size=(64, 2))

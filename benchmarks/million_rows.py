@@ -3,8 +3,8 @@
     python benchmarks/million_rows.py [--rows 1000000] [--columns 20] [--epochs 5] [--json FILE]
 
 The table is generated into a temporary folder: numbers, one column of booleans and one of five
-categories; a few columns matter. Then the command runs as a process of its own, and its peak
-resident memory is what the operating system counts. The claim is under 3 GB.
+categories; a few columns matter. Then the command runs in its own process, whose peak
+resident memory is read from the operating system. The claim is less than 3 GB.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def measure(rows: int, columns: int, epochs: int) -> dict:
         subprocess.run([sys.executable, "-c", program, "fit", str(table), *options], check=True)
         seconds = time.monotonic() - start
         record = json.loads((out / "run.json").read_text())
-        # Only the one child was waited for, so the largest of all children is its peak.
+        # There was only one child process, so the maximum over all children is its peak.
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
         return {
             "rows": rows,

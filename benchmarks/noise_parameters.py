@@ -1,8 +1,8 @@
-"""How the parameters of q(γ) are moved decides what one cut is worth (the paper's recipe, global).
+"""Effect of the parametrisation of q(γ) on the first cut (the paper's recipe, global).
 
-A plain training loop, without secateur's, on boston: Adam moves shape and rate of q(γ) in
+A plain training loop on boston that does not use secateur's: Adam updates shape and rate of q(γ) as
 logarithms, as in the authors' code, or through softplus, as here; deviations of weights likewise.
-Printed are the free energy of the full network and after one cut, with 200 samples each.
+The output is the free energy of the full network and after one cut, with 200 samples each.
 
     python benchmarks/noise_parameters.py [--seeds 3]
 """
@@ -38,7 +38,7 @@ def surprise(error: Array, size: float, shape: Array, rate: Array) -> Array:
 
 
 def complexity(mean: Array, deviation: Array) -> Array:
-    """Of weights of which those without deviation are gone."""
+    """Complexity of weights, of which those with deviation 0 are pruned."""
     alive = deviation > 0
     logarithm = jnp.log(jnp.where(alive, deviation, 1))
     return jnp.sum(jnp.where(alive, 0.5 * (deviation**2 + mean**2 - 1) - logarithm, 0))

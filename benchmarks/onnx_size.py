@@ -1,10 +1,9 @@
-"""A network that is really smaller, beside the same one full of zeros, as ONNX files.
+"""A physically smaller network beside the same one with zeros for pruned weights, as ONNX files.
 
     python benchmarks/onnx_size.py --keep 0.05
 
-The small one is what `secateur.compact` makes of the other. Both are written by
-`secateur.exports.to_onnx` and run by onnxruntime, one row at a time on one thread, in
-turns.
+The small network is the result of `secateur.compact`. Both are written by
+`secateur.exports.to_onnx` and run alternately by onnxruntime, one row at a time on one thread.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from secateur.exports import to_onnx
 
 
 def with_zeros(inputs: int, hidden: tuple[int, ...], outputs: int, keep: float) -> sc.Trained:
-    """A network of which all but a share of the units has been cut; it need not be trained."""
+    """An untrained network in which all but a fraction of the units are cut."""
     network = sc.networks.Dense(inputs, hidden, outputs)
     params = network.init(jax.random.key(0))
     rng = np.random.default_rng(0)
@@ -71,9 +70,9 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=784)
     parser.add_argument("--hidden", type=int, nargs="+", default=[300, 100])
     parser.add_argument("--outputs", type=int, default=10)
-    parser.add_argument("--keep", type=float, default=0.05, help="share of units that is left")
+    parser.add_argument("--keep", type=float, default=0.05, help="fraction of units to keep")
     parser.add_argument("--calls", type=int, default=2000)
-    parser.add_argument("--json", type=Path, help="also write the figures there")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     options = parser.parse_args()
 
     wide = with_zeros(options.inputs, tuple(options.hidden), options.outputs, options.keep)
@@ -87,7 +86,7 @@ def main() -> None:
     )
     rounds = [
         [seconds_per_row(run, x, options.calls) for run in runs] for _ in range(5)
-    ]  # in turns, so that both meet the same machine
+    ]  # alternately, under the same load
     zeros, small = (statistics.median(column) for column in zip(*rounds, strict=True))
     figures = {
         "size_with_zeros_bytes": sizes[0],

@@ -1,4 +1,4 @@
-"""Inputs that do not matter: how many survive, and whether those that matter are kept.
+"""Irrelevant inputs: how many survive pruning, and whether the relevant ones are kept.
 
     python benchmarks/planted.py [--seeds 10] [--json FILE]
 

@@ -1,10 +1,10 @@
-"""What `moments` costs over the plain function: tracing and compiling, memory, run time.
+"""The cost of `moments` compared with the plain function: compilation, memory and run time.
 
     python benchmarks/propagation_cost.py [--repeats 5] [--json FILE]
 
 A 16-layer ReLU network (width 64, batch 128). Both programs are traced and compiled in the same
-process, alternately, without a compilation cache; the ratio of the medians is what counts.
-Memory is XLA's own figure for what a pass holds: arguments, temporaries and outputs. Temporaries
+process, alternately, without a compilation cache; the result is the ratio of the medians.
+Memory is XLA's own estimate for a pass: arguments, temporaries and outputs. Temporaries
 alone are shown too: XLA's CPU scheduler makes the squared weights of all layers at the start.
 """
 
@@ -60,7 +60,7 @@ def memory(compiled) -> tuple[int, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", help="write the figures here")
+    parser.add_argument("--json", help="write the results to this file")
     options = parser.parse_args()
     jax.config.update("jax_enable_compilation_cache", False)
     keys = jax.random.split(jax.random.key(0), LAYERS)
@@ -75,7 +75,7 @@ def main() -> None:
         forward = sc.propagate(network, "moments")
         return lambda beliefs, x: forward(None, beliefs, x)
 
-    timed(plain, params, x)  # the first use of a process pays for imports
+    timed(plain, params, x)  # the first call includes imports
     timed(moments, beliefs, x)
     figures: dict[str, list[float]] = {}
     for _ in range(options.repeats):

@@ -1,4 +1,4 @@
-"""What integers cost: held-out log-density of pruned networks, before and after quantisation.
+"""The cost of quantisation: held-out log-density of pruned networks before and after it.
 
     python benchmarks/quantisation.py [--sets boston,concrete,wine,sine]
 

@@ -1,9 +1,10 @@
-"""What a training step of a GRU costs, by algorithm, with and without what makes it fast.
+"""The cost of a GRU's training step by algorithm, with and without its optimisations.
 
 Three networks side by side (GRU of 16 units over 8 samples, batches of 16), as `secateur reproduce
-table1` trains them on its three signals; or three for each of several seeds. "Without" turns one
-thing back in the same process: noise drawn in the steps of the loop instead of before it (local),
-quadrature instead of the closed moments of σ and tanh (independent, moments).
+table1` trains them on its three signals; or three for each of several seeds. "Without"
+disables one optimisation in the same process: noise is drawn in the steps of the loop instead of
+before it (local), or the closed-form moments of σ and tanh are replaced by quadrature (independent,
+moments).
 
     python benchmarks/recurrent.py [--epochs 60] [--seeds 1]
 """
@@ -32,7 +33,7 @@ WITHOUT = {
 
 @contextmanager
 def patched(module: Any, name: str, value: Any) -> Iterator[None]:
-    """Set a module's attribute for a while; compiled programs are forgotten."""
+    """Set a module's attribute temporarily; compiled programs are discarded."""
     old = getattr(module, name)
     jax.clear_caches()
     setattr(module, name, value)

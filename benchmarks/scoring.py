@@ -1,4 +1,4 @@
-"""Scoring very many weights for removal, against a plain copy of the same arrays.
+"""Scoring a very large number of weights for removal, against a plain copy of the same arrays.
 
     python benchmarks/scoring.py --weights 100_000_000
 
@@ -37,7 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--weights", type=int, default=100_000_000)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--json", type=Path, help="also write the figures there")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     options = parser.parse_args()
 
     def make(key):
@@ -47,12 +47,12 @@ def main() -> None:
     posterior = jax.block_until_ready(jax.jit(make)(jax.random.key(0)))
     prior = sc.Normal(0.0, 1.0)
     score = jax.jit(lambda q: sc.prune_scores(q, prior))
-    # A sum that XLA cannot foresee to change nothing: a real pass over the memory.
+    # A sum that XLA cannot simplify away: a real pass over the memory.
     copy = jax.jit(lambda q, zero: jax.tree.map(lambda a: a + zero, q))
     zero = jnp.zeros((), jnp.float32)
 
     both = []
-    for _ in range(3):  # in turns, so that both meet the same machine
+    for _ in range(3):  # alternately, under the same load
         both.append(
             (
                 statistics.median(measure_seconds(copy, posterior, zero, repeats=options.repeats)),

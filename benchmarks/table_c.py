@@ -4,13 +4,13 @@
 
 Each argument is a CSV file, its target and the columns to drop, with colons between. A network is
 fitted and pruned by `secateur fit --missing mean`, exported by `secateur export --to c`, and
-compiled with the warnings of the tests as errors. Every row, as it stands in the table, goes
-through the struct of the header. The table that is printed has:
+compiled with the warnings of the tests as errors. Every row of the table is passed through the
+struct of the header. The printed table has:
 
 - the largest difference from `secateur predict --at-means`, of a probability, or relative to the
-  value or, where that is more, to the standard deviation of all values; and the number of rows of
-  another class (must be 0);
-- the difference from `secateur predict` that the sheet states, and that which is measured here;
+  value or the standard deviation of all values, whichever is larger; and the number of rows whose
+  class differs (must be 0);
+- the difference from `secateur predict` as stated in the sheet and as measured here;
 - the same for `--mean predictive`.
 
 Data are not part of the repository. The tables that the documentation names come with packages:
@@ -63,7 +63,7 @@ def run_command(folder: Path, *words: Any) -> str:
 
 
 def read_answers(path: Path, classes: list[str] | None) -> np.ndarray:
-    """Return means or probabilities, of shape (rows, outputs), from what `predict` has written."""
+    """Return means or probabilities, of shape (rows, outputs), from the output of `predict`."""
     frame = pd.read_csv(path)
     columns = frame.columns[1:] if classes else [c for c in frame if c.endswith("_mean")]
     return frame[columns].to_numpy(np.float64)

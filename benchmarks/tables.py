@@ -24,7 +24,8 @@ cross-validation on the training rows (10 folds below 100 rows, otherwise 5). Lo
 nats per test row, in the target's own units; a probability of a class counts as at least 1e-6, of
 all contestants.
 
-Every table and split is a process of its own, for ours and for the peers. Results are appended to
+Every table and split is a process of its own, for ours and for the peers; compiled programs are
+kept in the cache, so that only the first split of a table compiles them. Results are appended to
 RESULTS.jsonl; a rerun measures what is not in it yet. Results of ours are kept apart by the source
 code of secateur (--version gives them another label), those of the peers by scikit-learn's version.
 """
@@ -292,9 +293,14 @@ def run_job(job: Job) -> None:
         sys.stdout.flush()
 
 
-def start_job(job: Job, minutes: float) -> list[dict[str, Any]]:
+def start_job(job: Job, minutes: float, programs: Path) -> list[dict[str, Any]]:
     """Run a job in a process of its own, and return its results or its error."""
-    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} if job.group == "peers" else {}
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    if job.group == "ours":  # splits of one shape compile once
+        threads = {
+            "JAX_COMPILATION_CACHE_DIR": str(programs.absolute()),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+        }
     command = [sys.executable, __file__, "--job", json.dumps(asdict(job))]
     try:
         result = subprocess.run(
@@ -339,7 +345,9 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     return list(results.values())
 
 
-def run_jobs(jobs: list[Job], path: Path, *, side_by_side: int, minutes: float) -> None:
+def run_jobs(
+    jobs: list[Job], path: Path, *, programs: Path, side_by_side: int, minutes: float
+) -> None:
     """Run what is not in the file yet, and append the results."""
     finished = {
         (r["table"], r["split"], r["version"], r["contestant"])
@@ -354,7 +362,7 @@ def run_jobs(jobs: list[Job], path: Path, *, side_by_side: int, minutes: float) 
     print(f"{len(todo)} of {len(jobs)} jobs are to be run", flush=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(side_by_side) as pool, open(path, "a") as file:
-        futures = [pool.submit(start_job, job, minutes) for job in todo]
+        futures = [pool.submit(start_job, job, minutes, programs) for job in todo]
         for number, future in enumerate(as_completed(futures), 1):
             results = future.result()
             for result in results:
@@ -405,8 +413,8 @@ def make_jobs(
             commit if group == "ours" else "",
         )
         for group in groups
-        for prepared in tables
         for split in range(splits)
+        for prepared in tables
     ]
 
 
@@ -433,7 +441,13 @@ def main() -> None:
     if not options.no_run:
         groups = [options.only] if options.only else ["peers", "ours"]
         jobs = make_jobs(tables, groups, options.splits, label, commit)
-        run_jobs(jobs, options.results, side_by_side=options.jobs, minutes=options.minutes)
+        run_jobs(
+            jobs,
+            options.results,
+            programs=options.cache / "programs",
+            side_by_side=options.jobs,
+            minutes=options.minutes,
+        )
     if options.summary or options.plot:
         from table_page import write_page
 

@@ -3,14 +3,14 @@
     python benchmarks/training.py [--cases abcd] [--rounds 3] [--json FILE] [--plot FILE]
     python benchmarks/training.py --against CHECKOUT [--cases abcd] [--rounds 7] [--json FILE]
 
-Same network, batch, number of steps and data for all, everything warm. Each measurement is a
-process of its own; rounds go through all contestants in turn, so that a busy minute hits everyone,
-and the median over rounds counts. Peers and how to install them: see `training_peers.py`; those
-that are not installed are left out.
+All contestants have the same network, batch size, number of steps and data, and are warmed up. Each
+measurement runs in its own process; every round measures all contestants in turn, so that other
+load affects all of them, and the result is the median over rounds. See `training_peers.py` for the
+peers and their installation; peers that are not installed are skipped.
 
-The floor of an algorithm is what no implementation can leave out: the matrix products of a step and
-of its gradient, in the same kind of compiled loop. `global` has them once; `local` and `moments`
-for means and for variances.
+The floor of an algorithm is what every implementation needs: the matrix products of a step and of
+its gradient, in the same kind of compiled loop, once for `global`, and for both means and variances
+for `local` and `moments`.
 
 With --against, secateur alone is compared with another checkout of it: time per step, time of the
 first call (which compiles) and peak memory, as the ratio of this checkout to the other one.
@@ -104,7 +104,7 @@ def floor(case: Case, copies: int, steps: int) -> Callable[[], object]:
 
 
 def secateur(case: Case, algorithm: str, steps: int) -> Callable[[], object]:
-    """The compiled program that `secateur.fit` runs, with all it does: noise, records, checks."""
+    """The complete compiled program that `secateur.fit` runs, with noise, records and checks."""
     import jax
 
     import secateur as sc
@@ -222,7 +222,7 @@ def compare_results(new: list[dict], old: list[dict]) -> str:
 
     key = "microseconds_per_step"
     ratios = [n / o for n, o in zip(values(new, key), values(old, key), strict=True)]
-    # What else runs on the machine only adds time, so that the lowest says most.
+    # Other load can only add time, so the minimum is the best estimate.
     lowest_old, lowest_new = min(values(old, key)), min(values(new, key))
     numbers = (
         f"{lowest_old:.1f}",

@@ -12,10 +12,10 @@ All peers get the same data, network and fixed noise, and a standard normal prio
 biases. Each trains as its own documentation does it, and where there is a choice, the faster way:
 torch batches are slices of a permutation (a `DataLoader` is slower), torch's Adam is the fused one,
 and small networks get one torch thread (a second gains nothing, and stalls when its core is busy).
-Two differ by construction: bayesian-torch's KL is a mean over a layer's weights, not their sum, and
-blitz's KL is estimated from the sample, its GRU having 4 blocks of weights of which 3 are used.
-NumPyro's Trace_ELBO estimates the KL from the sample, too. A peer without the layer a case needs
-reports null and why.
+Two differ by construction: bayesian-torch's KL is a mean over a layer's weights, not their sum;
+blitz estimates the KL from the sample, and its GRU has 4 blocks of weights but uses 3. NumPyro's
+Trace_ELBO also estimates the KL from the sample. A peer without the layer that a case needs reports
+null and the reason.
 
 Installation (Python 3.11). The torch libraries and tf-keras ask for packages that training does not
 use (torchvision, tensorboard, scikit-learn, the full tensorflow), hence `--no-deps`:
@@ -472,7 +472,7 @@ def installed_peers() -> dict[str, str | None]:
 
 
 def measure(peer: str, case: str, steps: int, repeats: int) -> dict:
-    """The line that is printed; null with a reason where there is nothing to measure."""
+    """The printed line; null with a reason if there is nothing to measure."""
     line = {
         "peer": peer,
         "case": case,

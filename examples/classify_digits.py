@@ -2,7 +2,7 @@
 
     python examples/classify_digits.py [--quick]
 
-The 1797 images of 8 × 8 pixels come with scikit-learn. `--quick` trains for a moment only.
+The 1797 images of 8 × 8 pixels come with scikit-learn. `--quick` trains only briefly.
 """
 
 import sys

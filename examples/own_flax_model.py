@@ -1,8 +1,8 @@
-"""A Flax NNX model, as it is: trained as a Bayesian network, its units pruned, a module again.
+"""An unmodified Flax NNX model is trained as a Bayesian network, pruned, and made a module again.
 
     python examples/own_flax_model.py [--quick]
 
-Needs Flax: pip install 'secateur[models]'. `--quick` trains for a moment only.
+Needs Flax: pip install 'secateur[models]'. `--quick` trains only briefly.
 """
 
 import sys
@@ -17,7 +17,7 @@ EPOCHS, RETRAIN = (40, 10) if "--quick" in sys.argv else (None, None)
 
 
 class Network(nnx.Module):
-    """Two hidden layers; nothing here knows of secateur."""
+    """Two hidden layers, independent of secateur."""
 
     def __init__(self, rngs):
         """Make the layers."""

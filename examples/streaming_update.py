@@ -1,9 +1,9 @@
-"""New data arrive and old data are gone: the posterior of each batch is the prior of the next.
+"""Learning from a stream of data: the posterior of each batch is the prior of the next.
 
     python examples/streaming_update.py [--quick]
 
 A reading depends on two of six inputs; halfway, a third input begins to matter.
-`--quick` trains for a moment only.
+`--quick` trains only briefly.
 """
 
 import sys
@@ -37,9 +37,9 @@ for batch in range(BATCHES):
         current = sc.fit(model, data, key=fit_key, epochs=EPOCHS)
     else:
         surprise = -float(np.mean(current.predict(x).log_density(y)))  # before learning from it
-        # Below 1, old beliefs fade: the world may change.
+        # Below 1, old beliefs are gradually forgotten, as the process may change.
         current = sc.update(current, data, key=fit_key, trust=0.5, epochs=EPOCHS)
-    # Weights that the new data ask for come back; the old rows are not needed for that.
+    # Weights that the new data require grow back; the old rows are not needed for this.
     current = sc.prune(current, data, key=prune_key, grow=True, epochs=EPOCHS)
     alive = np.asarray(current.beliefs["layers"][0]["weights"].variance) > 0
     print(

@@ -1,9 +1,9 @@
-"""A pruned network as C for a microcontroller, in floats and in integers, and what each costs.
+"""Export of a pruned network as C for a microcontroller, in floats and in integers, with costs.
 
     python examples/to_c.py [FOLDER] [--quick]
 
-Writes into FOLDER, or into one that is deleted again. `--quick` trains for a moment only. Flash,
-RAM and instructions are measured where `pip install "secateur[device]"` was done.
+Writes into FOLDER, or into a temporary folder. `--quick` trains only briefly. Flash, RAM and
+instructions are measured if `secateur[device]` is installed.
 """
 
 import sys

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from secateur.distributions import Normal
 
@@ -53,7 +54,19 @@ W = belief(4, 5, seed=3)
 POSITIVE = belief(3, 4, seed=4, centre=3.0, sd=0.2)
 IMAGE = belief(2, 6, 6, 3, seed=5)
 KERNEL = belief(3, 3, 3, 4, seed=6)
+WELL_APART = Normal(jnp.tile(jnp.array([3.0, -1.0, 5.0, 1.0]), (3, 1)), jnp.full((3, 4), 0.01))
 CERTAIN = jnp.asarray(np.random.default_rng(7).normal(size=(3, 4)))
+
+
+def segment_softmax(x):
+    terms = jnp.exp(x - jax.ops.segment_max(x, EDGES, num_segments=2)[EDGES])
+    return terms / jax.ops.segment_sum(terms, EDGES, num_segments=2)[EDGES]
+
+
+def softmax_by_hand(x):
+    terms = jnp.exp(x - x.max(axis=1, keepdims=True))
+    return terms / terms.sum(axis=1, keepdims=True)
+
 
 # Rearrangements -----------------------------------------------------------------------------------
 row("reshape", beliefs=(X,))(lambda x: lax.reshape(x, (4, 3)))
@@ -77,6 +90,8 @@ row("reduce_precision", beliefs=(X,))(lambda x: lax.reduce_precision(x, 11, 52))
 row("convert_element_type", beliefs=(X,), tolerance=1e-3)(lambda x: x.astype(jnp.float32))
 row("stop_gradient", beliefs=(X,))(lambda x: lax.stop_gradient(x) + 1.0)
 row("optimization_barrier", beliefs=(X,))(lambda x: lax.optimization_barrier(x))
+row("name", beliefs=(X,))(lambda x: checkpoint_name(x, "x"))
+row("device_put", beliefs=(X,))(lambda x: jax.device_put(x))
 
 # Sums and products --------------------------------------------------------------------------------
 row("reduce_sum", beliefs=(X,))(lambda x: x.sum(0))
@@ -119,6 +134,37 @@ row("reduce_window_min", beliefs=(X,))(
     lambda x: lax.reduce_window(x, jnp.inf, lax.min, (2, 2), (1, 1), "VALID")
 )
 
+# Orderings, by segments, and element after element ------------------------------------------------
+EDGES = jnp.array([1, 0, 1])
+row("sort", beliefs=(X,), tolerance=0.01)(lambda x: jnp.sort(x, axis=0))
+row("sort", beliefs=(WELL_APART, Y))(lambda x, y: lax.sort((x, y), dimension=1, num_keys=1)[1])
+row("top_k", beliefs=(X,), tolerance=0.01)(lambda x: lax.top_k(x, 2)[0])
+row("scatter-max", "scatter_max", beliefs=(X, Y), tolerance=0.01)(
+    lambda x, y: x[:2].at[EDGES].max(y)
+)
+row("scatter-min", "scatter_min", beliefs=(X,), tolerance=0.01)(
+    lambda x: jax.ops.segment_min(x, EDGES, num_segments=2)
+)
+row("scatter-add", "scatter-max", "div", beliefs=(X,), tolerance=0.1)(segment_softmax)
+row("reduce_prod", beliefs=(POSITIVE,))(lambda x: jnp.prod(x, axis=0))
+row("cumprod", beliefs=(POSITIVE,))(lambda x: lax.cumprod(x, 0))
+row("cummax", beliefs=(X,), tolerance=0.1)(lambda x: lax.cummax(x, 1))
+row("cummin", beliefs=(X,), tolerance=0.1)(lambda x: lax.cummin(x, 1, reverse=True))
+row("cumlogsumexp", beliefs=(X,), tolerance=0.1)(lambda x: lax.cumlogsumexp(x, 0))
+row("floor", beliefs=(X,))(jnp.floor)
+row("ceil", beliefs=(X,))(lambda x: jnp.ceil(0.3 * x))
+row("round", beliefs=(X,))(lambda x: jnp.round(3.0 * x))
+row("round", "stop_gradient", beliefs=(X,))(lambda x: x + lax.stop_gradient(jnp.round(x) - x))
+
+# Softmax and its relatives ------------------------------------------------------------------------
+MASK = jnp.tril(jnp.ones((3, 4), bool))
+row("div", "reduce_max", beliefs=(X,), tolerance=0.1)(
+    lambda x: jax.nn.softmax(jnp.where(MASK, x, -jnp.inf))
+)
+row("sub", "log", beliefs=(X,), tolerance=0.1)(jax.nn.log_softmax)
+row("is_finite", "log", beliefs=(X,), tolerance=0.1)(lambda x: jax.nn.logsumexp(x, axis=1))
+row("div", "reduce_max", beliefs=(X,), tolerance=0.1)(softmax_by_hand)
+
 # Univariate functions -----------------------------------------------------------------------------
 for primitive, function in {
     "exp": jnp.exp,
@@ -143,6 +189,8 @@ for primitive, function in {
     "ge": lambda x: jnp.where(x >= 0.3, 2.0 * x, x),
     "lt": lambda x: jnp.where(x < 0.3, 1.0, 0.0),
     "le": lambda x: jnp.where(x <= -0.1, jnp.tanh(x), x),
+    "bessel_i0e": lax.bessel_i0e,
+    "bessel_i1e": lax.bessel_i1e,
     "eq": lambda x: jnp.where(x == 0.3, 0.0, x),
     "ne": lambda x: jnp.where(x != x, 0.0, x),
     "and": lambda x: jnp.where((x > -0.5) & (x < 0.5), x, 0.0),
@@ -158,6 +206,8 @@ for primitive, function in {
     "sqrt": jnp.sqrt,
     "rsqrt": lax.rsqrt,
     "cbrt": jnp.cbrt,
+    "lgamma": lax.lgamma,
+    "digamma": lax.digamma,
     "pow": lambda x: lax.pow(x, 1.7),
     "integer_pow": lambda x: lax.integer_pow(x, -1),
 }.items():

@@ -45,8 +45,8 @@ def test_fetch_reports_each_and_ends_with_what_failed(run, tmp_path, monkeypatch
     code, out, err = run("data", "fetch", "sine", "naval", "kin8nm")
     assert code == 2
     assert out == "sine: made when loaded, nothing to fetch\n"
-    assert err.startswith("secateur: naval is not here and cannot be downloaded. Tried:")
-    assert "kin8nm is not here" in err
+    assert err.startswith("secateur: naval was not found and cannot be downloaded. Tried:")
+    assert "kin8nm was not found" in err
     assert "Traceback" not in err
 
 

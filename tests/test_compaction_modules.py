@@ -109,7 +109,7 @@ def test_equinox(kind):
     assert largest_gap(expected, jax.vmap(lambda x: one(smaller, x))(x)) < 1e-5
     assert smaller[1].in_features == smaller[1].weight.shape[1] < 6
     assert readout.in_features == 6
-    with pytest.raises(TypeError, match="no part of this module"):
+    with pytest.raises(TypeError, match="not part of this module"):
         sc.shrink_module(small, readout)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import secateur
 from secateur.equations import Interpreter, primitives, read_program, trace_function
-from secateur.equations.control_flow import Scan, branches, find_fixed_point, recomputed_part
+from secateur.equations.control_flow import Scan, UnsettledLoop, branches, recomputed_part, settle
 
 PACKAGE = Path(secateur.__file__).parent
 
@@ -81,8 +81,13 @@ def test_equation_without_a_rule_is_named():
         Interpreter(trace.program([True])).run([jnp.ones(2)])
 
 
-def test_fixed_point_stops_at_its_limit():
-    assert find_fixed_point(lambda n, attempt: n + 1, 0, lambda a, b: a == b, attempts=5) == 5
+def test_a_loop_that_never_settles_names_what_it_carries():
+    with pytest.raises(UnsettledLoop, match=r"carried value 2 of a loop \(net.py:3\)"):
+        settle(lambda n, _: n + 1, 0, lambda a, b: [2] if a != b else [], 3, where="net.py:3")
+
+
+def test_a_loop_may_take_as_many_steps_to_settle_as_it_carries_values():
+    assert settle(lambda n, _: min(n + 1, 12), 0, lambda a, b: [0] if a != b else [], 12) == 12
 
 
 def known_primitives():

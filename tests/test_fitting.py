@@ -14,13 +14,8 @@ import secateur as sc
 from secateur.progress import Progress, ProgressUpdate
 from secateur.training import program
 from secateur.training.batches import deal, shuffle
-from secateur.training.layout import (
-    Coordinates,
-    assemble,
-    flat_complexity,
-    flatten_priors,
-    lay_out,
-)
+from secateur.training.coordinates import Coordinates
+from secateur.training.layout import assemble, flat_complexity, flatten_priors, lay_out
 from secateur.training.recipe import RECIPES, Training, make_adam, make_initial_beliefs
 from secateur.training.sources import Arrays, make_scaling
 from secateur.training.timetable import fit_trend

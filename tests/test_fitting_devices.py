@@ -47,6 +47,13 @@ fit(params, data)
 sharded = params | {"w": jax.device_put(params["w"], NamedSharding(mesh, P(None, "rows")))}
 fit(sharded, data)
 fit(params, (x[:100], y[:100]), mesh=mesh)  # 100 rows on 8 devices
+explicit = jax.make_mesh((4, 2), ("rows", "more"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
+with jax.set_mesh(explicit):
+    fit(params, (x, y), mesh=explicit)
+rows = NamedSharding(explicit, P(("rows", "more")))
+placed = params | {"w": jax.device_put(params["w"], NamedSharding(explicit, P(None, "rows")))}
+fitted = fit(placed, jax.device_put((x, y), rows))
+print("predicted", float(fitted.predict(jax.device_put(x, rows)).mean.sum()))
 """
 )
 
@@ -85,8 +92,9 @@ def one():
 
 @pytest.mark.slow
 def test_eight_devices_give_what_one_gives(one):
-    by_mesh, by_data, by_weights, other = free_energies(start_on(8, EIGHT))
-    for value in (by_mesh, by_data, by_weights):
+    by_mesh, by_data, by_weights, other, *explicit = free_energies(start_on(8, EIGHT))
+    assert len(explicit) == 2
+    for value in (by_mesh, by_data, by_weights, *explicit):
         assert value == pytest.approx(one, rel=1e-4)
     assert other != pytest.approx(one, rel=1e-2)  # fewer rows
 

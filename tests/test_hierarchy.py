@@ -8,8 +8,9 @@ from scipy import integrate, stats
 
 import secateur as sc
 from secateur.fitting import find_prior_groups
+from secateur.training.coordinates import Coordinates
 from secateur.training.hierarchy import credit_groups, find_hyperprior, fit_priors, hyper_complexity
-from secateur.training.layout import Coordinates, flat_complexity, flatten_priors, lay_out
+from secateur.training.layout import flat_complexity, flatten_priors, lay_out
 from secateur.training.sources import Arrays
 
 

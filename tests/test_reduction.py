@@ -562,7 +562,7 @@ def test_wrong_scores_are_errors_that_help():
         ValueError, match=r"'fisher' is unknown\. Supported: bmr, snr, spr, magnitude"
     ):
         prune_scores(posterior, prior, "fisher")
-    with pytest.raises(ValueError, match="reduced_variance belongs to criterion 'bmr'"):
+    with pytest.raises(ValueError, match="reduced_variance applies to criterion 'bmr' only"):
         prune_scores(posterior, prior, "snr", reduced_variance=1e-16)
     with pytest.raises(TypeError, match=r"belief at \['w'\] has no prior: got float"):
         prune_scores({"w": posterior}, {"w": 1.0})
@@ -597,7 +597,7 @@ def test_group_scores():
     )
     assert single.dtype == jnp.float32
     assert single.tolist() == [3.0]
-    with pytest.raises(ValueError, match=r"groups\['b'\] names group 2; with num_groups=2"):
+    with pytest.raises(ValueError, match=r"groups\['b'\] contains group 2; with num_groups=2"):
         group_scores({"b": scores["b"]}, {"b": groups["b"]}, num_groups=2)
 
 

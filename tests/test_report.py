@@ -388,9 +388,9 @@ def test_a_page_without_held_out_data_rounds_or_layers(classes, tmp_path):
     record = found.record(fitted=fitted, pruned=pruned, held_out=None)
     page = render_page(record)
     assert record["network"] is None
-    assert "another function" in page
-    assert "found nothing to take away" in page
-    assert "On data it has not seen" not in page
+    assert "a different function" in page
+    assert "found nothing to remove" in page
+    assert "were not used in training or pruning" not in page
 
 
 # --- files and the command -----------------------------------------------------------------------

@@ -103,7 +103,7 @@ def test_a_network_with_a_linear_path_adds_it():
     hidden = np.maximum(X @ first["weights"] + first["bias"], 0)
     expected = hidden @ last["weights"] + last["bias"] + X @ params["linear"]
     np.testing.assert_allclose(network(params, X), expected, rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="linear already"):
+    with pytest.raises(ValueError, match="already linear"):
         sc.networks.Dense(3, (), 2, linear_path=True)
 
 

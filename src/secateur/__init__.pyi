@@ -12,10 +12,12 @@ from .distributions import (
     MultivariateNormal,
     Normal,
     ScaleMixture,
+    UnitNormal,
 )
 from .exports import ExportError, Sheet, export
 from .files import FileError, load, save
 from .fitting import fit, fit_many
+from .importing import ImportedFunction, OnnxError, from_onnx
 from .likelihoods import (
     BernoulliLikelihood,
     CategoricalLikelihood,
@@ -68,9 +70,11 @@ __all__ = [
     "Gamma",
     "GaussianLikelihood",
     "History",
+    "ImportedFunction",
     "Laplace",
     "MultivariateNormal",
     "Normal",
+    "OnnxError",
     "PoissonLikelihood",
     "Predictive",
     "ProgressUpdate",
@@ -81,6 +85,7 @@ __all__ = [
     "Sweep",
     "Trained",
     "Unit",
+    "UnitNormal",
     "Units",
     "UnsupportedOperation",
     "believe",
@@ -95,6 +100,7 @@ __all__ = [
     "fit",
     "fit_many",
     "free_energy",
+    "from_onnx",
     "group_scores",
     "live",
     "load",

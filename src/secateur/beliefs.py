@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from secateur.correlations import condition_units, sample_units, shared_information
 from secateur.distributions import (
     Beta,
     Dirichlet,
@@ -283,7 +284,7 @@ def complexity(beliefs: PyTree, priors: PyTree) -> Array:
         q = Normal(leaf.mean, jnp.where(alive, leaf.variance, 1))
         divergence = jnp.where(alive, _divergence(q, prior), 0)
         total = total + jnp.sum(divergence, dtype=jnp.promote_types(divergence.dtype, jnp.float32))
-    return total
+    return total + shared_information(leaves)
 
 
 def _divergence(q: Normal, prior: Any) -> Array:
@@ -308,7 +309,7 @@ def _divergence(q: Normal, prior: Any) -> Array:
 
 
 def sample_weights(key: Array, beliefs: PyTree) -> PyTree:
-    """Draw parameters from beliefs, every element on its own.
+    """Draw parameters from beliefs, every element (or unit with a covariance) on its own.
 
         θ = mean + √variance · noise
 
@@ -328,6 +329,7 @@ def sample_weights(key: Array, beliefs: PyTree) -> PyTree:
     """
     leaves, _, treedef = flatten_beliefs(beliefs)
     keys = iter(jax.random.split(key, max(1, sum(map(is_belief, leaves)))))
+    leaves = sample_units(keys, leaves)
     return treedef.unflatten(
         [leaf.sample(next(keys)) if is_belief(leaf) else leaf for leaf in leaves]
     )
@@ -358,6 +360,8 @@ def live(beliefs: PyTree) -> PyTree:
 def cut(beliefs: PyTree, keep: PyTree) -> PyTree:
     """Prune every element that is not kept: its mean and its variance become exactly 0.
 
+    Beliefs that are correlated with it are conditioned on that.
+
     Args:
         beliefs: see `believe`.
         keep: a pytree with the structure of `beliefs` and in each uncertain leaf's place booleans
@@ -377,7 +381,7 @@ def cut(beliefs: PyTree, keep: PyTree) -> PyTree:
         leaf if mask is None else _cut_leaf(leaf, mask, path)
         for leaf, mask, path in zip(leaves, masks, paths, strict=True)
     ]
-    return treedef.unflatten(new)
+    return treedef.unflatten(condition_units(leaves, masks, new))
 
 
 class Count(NamedTuple):
@@ -422,11 +426,11 @@ def hold_pruned(beliefs: PyTree) -> PyTree:
 
     def hold(q: Normal) -> Normal:
         # XLA folds select(p, x, x) to x: only the backward pass does any work.
-        alive = q.variance > 0
-        return Normal(
-            jnp.where(alive, q.mean, jax.lax.stop_gradient(q.mean)),
-            jnp.where(alive, q.variance, jax.lax.stop_gradient(q.variance)),
-        )
+        def hold_array(a: Array) -> Array:
+            alive = (q.variance > 0).reshape(q.variance.shape + (1,) * (a.ndim - q.variance.ndim))
+            return jnp.where(alive, a, jax.lax.stop_gradient(a))
+
+        return jax.tree.map(hold_array, q)
 
     return map_beliefs(hold, beliefs)
 

@@ -25,9 +25,16 @@ from secateur.progress import Callback, Progress
 from secateur.propagation import propagate
 from secateur.pytrees import flatten_beliefs, is_belief
 from secateur.structure import units
+from secateur.structure.unit_posterior import check_unit_priors, correlate_units
 from secateur.trained import Trained, collect_runs, find_best, make_fit_error
 from secateur.training.checkpoint import Checkpoint
-from secateur.training.devices import find_mesh, is_addressable
+from secateur.training.devices import (
+    automatic_context,
+    find_mesh,
+    is_addressable,
+    on_automatic_axes,
+    with_automatic_axes,
+)
 from secateur.training.function_checks import find_mistakes
 from secateur.training.hierarchy import PriorGroups
 from secateur.training.layout import lay_out
@@ -138,7 +145,7 @@ def fit(
             chosen,
             optimiser,
             find_prior_groups(model, source, learn_priors),
-            mesh or find_mesh(sharded),
+            find_mesh(sharded) if mesh is None else with_automatic_axes(mesh),
         ),
         checkpoint,
         Progress("fit", show=progress, callback=callback),
@@ -195,6 +202,7 @@ def fit_many(
     )
 
 
+@automatic_context()
 def fit_runs(
     model: BayesianModel,
     source: Arrays | Stream,
@@ -219,12 +227,18 @@ def fit_runs(
     """
     model = _complete_likelihood(model, training.recipe)
     check_likelihood(model.likelihood)
+    model = replace(model, params=on_automatic_axes(model.params))
+    keys = [on_automatic_axes(key) for key in keys]
     beliefs = believe(model.params, variance=1.0, where=model.where)
     prior = priors(beliefs, model.prior)
     starts = starts or [
         make_initial_beliefs(training.recipe, k, beliefs, prior, redraw=number > 0)
         for number, k in enumerate(keys)
     ]
+    if model.posterior != "mean-field":
+        check_unit_priors(prior)
+        x, _ = source.sample()
+        starts = [correlate_units(s, model.f, model.params, x, model.posterior) for s in starts]
     trainer = Trainer(model, source, starts, [prior] * len(keys), training)
     _check(model, source, trainer, starts[0])
     state = trainer.start(keys)

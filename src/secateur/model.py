@@ -13,6 +13,8 @@ from secateur.propagation.transform import ALGORITHMS
 
 __all__ = ["BayesianModel"]
 
+POSTERIORS = ("mean-field", "unit")
+
 
 @dataclass(frozen=True, eq=False)
 class BayesianModel:
@@ -28,6 +30,10 @@ class BayesianModel:
         prior: Prior of the weights: one distribution for all, or one per leaf; see
             `secateur.priors`.
         inference: `"moments"`, `"independent"`, `"local"` or `"global"`; see `secateur.propagate`.
+        posterior: `"mean-field"`, where all weights are independent; `"unit"`, where the weights
+            that a unit sums over (with its bias) have a covariance; or a function of (path, leaf)
+            that returns one of these. Covariance needs Normal priors, and memory: each weight has
+            as many numbers as its unit has weights.
         where: Choice of the leaves that are uncertain. Defaults to all arrays of floating-point
             numbers; see `secateur.believe`.
 
@@ -44,6 +50,7 @@ class BayesianModel:
     prior: Distribution | Any = field(default_factory=lambda: Normal(0.0, 1.0))
     inference: str = "moments"
     where: Any = None
+    posterior: Any = "mean-field"
 
     def __post_init__(self) -> None:
         if not callable(self.f):
@@ -54,6 +61,11 @@ class BayesianModel:
             raise ValueError(
                 f"BayesianModel: inference={self.inference!r} is not an algorithm. Supported: "
                 f"{', '.join(ALGORITHMS)}."
+            )
+        if isinstance(self.posterior, str) and self.posterior not in POSTERIORS:
+            raise ValueError(
+                f"BayesianModel: posterior={self.posterior!r}. Supported: "
+                f"{', '.join(POSTERIORS)}, or a function of (path, leaf) that returns one of these."
             )
         check_instance(self.likelihood)
         if isinstance(self.prior, type | str):

@@ -1,8 +1,8 @@
-"""Two networks for those who bring none: dense layers for tables, a GRU for sequences.
+"""Two ready-made networks: dense layers for tables, a GRU for sequences.
 
 A network is a small frozen specification that *is* its model function: call it with weights and
-inputs. Equal specifications are equal functions, so what was compiled for one serves the other, and
-a file can name the network it holds the weights of.
+inputs. Equal specifications are equal functions, so they share compiled programs, and a file can
+name the network whose weights it holds.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Dense:
         hidden: Number of units of every hidden layer; empty for a linear model.
         outputs: Number of columns of the result, which has the shape (rows, outputs).
         activation: Name of the activation, one of `networks.ACTIVATIONS`.
-        linear_path: Whether there are weights V from the inputs to the outputs as well, so that
-            hidden units need only add what is not linear.
+        linear_path: Whether to add weights V from the inputs directly to the outputs (a skip
+            connection), so that hidden units only need to model the nonlinear part.
 
     Example:
         >>> network = Dense(3, hidden=(20, 10), outputs=2, activation="tanh")
@@ -70,12 +70,14 @@ class Dense:
                 f"activation={self.activation!r}. Supported: {', '.join(ACTIVATIONS)}."
             )
         if self.linear_path and not self.hidden:
-            raise ValueError("linear_path=True without a hidden layer, which is linear already.")
+            raise ValueError(
+                "linear_path=True needs a hidden layer; a network without one is already linear."
+            )
 
     def init(self, key: Array) -> dict[str, Any]:
-        """Draw weights of variance 2/inputs of their layer (He); biases are 0.
+        """Draw weights of variance 2/fan-in (He); biases are 0.
 
-        Those of a linear path have variance 1/inputs.
+        Weights of a linear path have variance 1/inputs.
 
         Args:
             key: A JAX random key.
@@ -102,15 +104,16 @@ class Dense:
 
 @dataclass(frozen=True)
 class Gru:
-    """One layer of gated recurrent units, whose last state is read out.
+    """One layer of gated recurrent units; the output is a linear function of the last state.
 
         r = σ(x W_r + h U_r + b_r)        z = σ(x W_z + h U_z + b_z)
         n = tanh(x W_n + (r ∘ h) U_n + b_n)        h ← (1 − z) ∘ n + z ∘ h        f = h W + b
 
     Args:
-        inputs: last axis of `x`, which has the shape (rows, time, inputs). Any length of time.
-        units: size of the state.
-        outputs: columns of the result, (rows, outputs).
+        inputs: Size of the last axis of `x`, which has the shape (rows, time, inputs). The number
+            of time steps is arbitrary.
+        units: Size of the state.
+        outputs: Number of columns of the result, which has the shape (rows, outputs).
 
     Example:
         >>> network = Gru(2, units=8)
@@ -129,10 +132,10 @@ class Gru:
             object.__setattr__(self, name, _size(name, getattr(self, name)))
 
     def init(self, key: Array) -> dict[str, Any]:
-        """Draw weights of variance 1/inputs of their product; biases are 0.
+        """Draw weights of variance 1/fan-in; biases are 0.
 
         Args:
-            key: a JAX random key.
+            key: A JAX random key.
         """
         *keys, last = jax.random.split(key, 2 * len(_GATES) + 1)
         pairs = zip(_GATES, keys[::2], keys[1::2], strict=True)
@@ -177,11 +180,11 @@ def _drawn(key: Array, scale: float, inputs: int, outputs: int) -> Array:
 
 
 def _size(name: str, value: Any) -> int:
-    """Check a number of units, and make it Python's own: NumPy's would not go into a file."""
+    """Check a number of units and convert it to a Python int, which a file can hold."""
     try:
         size = index(value)
     except TypeError:
         size = 0
     if size < 1 or isinstance(value, bool):
-        raise ValueError(f"{name}={value!r}. Give whole numbers from 1 on.")
+        raise ValueError(f"{name}={value!r}. Give whole numbers of at least 1.")
     return size

@@ -1,4 +1,4 @@
-"""Options that one function explains and others take as well."""
+"""Options that are documented by one function and accepted by others as well."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["check_count", "check_key", "check_keys", "complete_options", "name_k
 def complete_options(
     function: Callable, names: tuple[str, ...], options: dict[str, Any], *, caller: str
 ) -> dict[str, Any]:
-    """Fill in the defaults that another function has for its options.
+    """Complete a function's options with the defaults of another function.
 
     Args:
-        function: The function that explains the options and has their defaults.
-        names: Names of the options that both functions take.
-        options: Options that were given.
-        caller: Name of the function that takes the options as well, for messages.
+        function: The function that documents the options and has their defaults.
+        names: Names of the options that both functions accept.
+        options: Options that the user has given.
+        caller: Name of the function that also accepts the options, for messages.
 
     Raises:
         TypeError: An option is not among the names.
@@ -57,14 +57,14 @@ def name_kind(value: Any) -> str:
 
 
 def check_key(key: Any, *, name: str = "key") -> Array:
-    """Return a JAX random key, also from one of the older kind; refuse everything else.
+    """Return a typed JAX random key, converting one of the older kind.
 
     Args:
         key: One key, from `jax.random.key` or `jax.random.PRNGKey`.
         name: Name of the argument, for messages.
 
     Raises:
-        TypeError: It is not a key, or it holds several.
+        TypeError: The value is not a key, or is an array of several keys.
 
     Example:
         >>> check_key(jax.random.PRNGKey(0)) == jax.random.key(0)
@@ -77,7 +77,7 @@ def check_key(key: Any, *, name: str = "key") -> Array:
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         if key.shape:
             raise TypeError(
-                f"{name} holds {math.prod(key.shape)} keys (shape {key.shape}), and one is needed. "
+                f"{name} holds {math.prod(key.shape)} keys (shape {key.shape}), but one is needed. "
                 f"Give one of them, such as {name}=keys[0]."
             )
         return key
@@ -106,16 +106,16 @@ def check_keys(keys: Any) -> list[Array]:
 
 
 def check_count(value: Any, name: str, *, least: int = 1) -> int:
-    """Return a whole number that is large enough, also where it is written as 1e2.
+    """Return a whole number as an int, including one written as 1e2; check its minimum.
 
     Args:
         value: The number.
         name: Name of the argument, for messages.
-        least: Smallest number that is allowed.
+        least: Minimum value.
 
     Raises:
-        TypeError: It is not a number.
-        ValueError: It is not a whole number, or too small.
+        TypeError: The value is not a number.
+        ValueError: The number is not whole, or is too small.
 
     Example:
         >>> check_count(1e2, "epochs")

@@ -1,7 +1,7 @@
-"""What a trained model says of new rows: the one predictive distribution.
+"""The predictive distribution of a trained model for new rows.
 
-Everything that states a prediction (the command line, the report, the estimators, exported files,
-the paper's tables) uses this. Rows are taken in blocks, so that a million of them fit.
+All predictions (of the command line, the report, the estimators, exported files and the paper's
+tables) are computed here. Rows are processed in blocks, so that a million of them fit into memory.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from secateur.training.table_columns import make_array
 
 __all__ = ["SAMPLES", "Predictive"]
 
-# Number of networks that the prediction of a sampling algorithm averages.
+# Number of sampled networks that are averaged where the algorithm samples.
 SAMPLES = 100
-# Rows are padded to one of a few sizes, for each of which the program is compiled once.
+# Rows are padded to one of a few sizes; the program is compiled once for each.
 _MIN_ROWS, _MAX_ROWS = 64, 8192
-# Largest number of inputs in a block, and of outputs that are kept instead of computed again.
+# Maximum number of inputs in a block, and of outputs that are cached rather than recomputed.
 _MAX_INPUTS, _MAX_KEPT = 4_000_000, 16_000_000
 
 
 class _Block(NamedTuple):
-    """Some rows: where they are, and the function's values in standardised units.
+    """A slice of the rows, and the function's values in standardised units.
 
     `components` is a Normal of NumPy arrays with a leading axis: one component for an algorithm
-    that knows the moments, one for each network (without variance) for one that samples.
+    that computes moments; for one that samples, a component without variance for each network.
     """
 
     rows: slice
@@ -50,12 +50,12 @@ class _Block(NamedTuple):
 class Predictive:
     """The distribution of the targets of new rows, in the data's own units.
 
-    An algorithm that knows moments gives f ~ N(mean, variance) for the model's function f. For one
-    that samples, f is that of `samples` networks whose weights are drawn from the posterior, with
-    the same key whatever the rows are. Targets scatter around f as the likelihood says, with what
-    is unknown about the noise integrated out.
+    An algorithm that computes moments gives f ~ N(mean, variance) for the model's function f. For
+    an algorithm that samples, f is evaluated for `samples` networks whose weights are drawn from
+    the posterior, with the same key for all rows. The likelihood describes how targets scatter
+    around f; the uncertainty about the noise is integrated out.
 
-    Arrays are NumPy arrays of float64, computed when they are asked for.
+    All results are NumPy arrays of float64, computed on first use.
 
     Args:
         model: The model.
@@ -115,7 +115,7 @@ class Predictive:
 
     @cached_property
     def outputs(self) -> Normal:
-        """Mean and variance of the model's function itself: of classes, of their logits."""
+        """Mean and variance of the model's function itself (for classes, of the logits)."""
 
         def moments(block: _Block) -> tuple[np.ndarray, np.ndarray]:
             mean, variance = block.components.mean, block.components.variance
@@ -143,22 +143,22 @@ class Predictive:
 
     @property
     def mean(self) -> np.ndarray:
-        """Expected targets: of classes, the probability of each; of yes or no, that of a 1."""
+        """Expected targets; for classes, their probabilities; for binary targets, that of a 1."""
         return self._moments.mean
 
     @property
     def variance(self) -> np.ndarray:
-        """Variance of a target: that of the weights and that of the noise."""
+        """Variance of a target: the sum of `weight_variance` and `noise_variance`."""
         return self._moments.weight_variance + self._moments.noise_variance
 
     @property
     def weight_variance(self) -> np.ndarray:
-        """Part of the variance that comes from what the weights do not know."""
+        """Part of the variance due to uncertainty about the weights (epistemic)."""
         return self._moments.weight_variance
 
     @property
     def noise_variance(self) -> np.ndarray:
-        """Part of the variance that the noise would have if the weights were known."""
+        """Part of the variance that would remain if the weights were known (aleatoric)."""
         return self._moments.noise_variance
 
     @property
@@ -168,7 +168,7 @@ class Predictive:
 
     @property
     def probabilities(self) -> np.ndarray:
-        """Probability of every class (last axis) or, of yes or no, of a 1."""
+        """Probability of every class (last axis) or, for binary targets, of a 1."""
         if not isinstance(self._likelihood, CategoricalLikelihood | BernoulliLikelihood):
             raise TypeError(
                 f"a {type(self._likelihood).__name__} has no classes, so there are no "
@@ -179,7 +179,7 @@ class Predictive:
     # --- probabilities of values ----------------------------------------------------------------
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ends of the central interval that holds a target with a probability.
+        """Return the ends of the central interval that contains a target with a given probability.
 
         Args:
             level: Probability of the interval.
@@ -190,10 +190,10 @@ class Predictive:
         return low, high
 
     def quantiles(self, probabilities: Any) -> np.ndarray:
-        """Return the values that targets are below with given probabilities.
+        """Return the values below which targets lie with the given probabilities.
 
         Args:
-            probabilities: A number, or several, which become the first axis of the result.
+            probabilities: A number, or several numbers, which become the first axis of the result.
         """
         levels = np.asarray(probabilities, np.float64)
         if np.any((levels <= 0) | (levels >= 1)):
@@ -224,7 +224,7 @@ class Predictive:
         )[0]
 
     def log_density(self, targets: Any) -> np.ndarray:
-        """Return the predictive log-density of targets, in nats, one value for each row.
+        """Return the predictive log-density of targets in nats, one value per row.
 
             ln p(y | x) = ln E[p(y | f, γ)]
 
@@ -276,7 +276,7 @@ class Predictive:
     # --- blocks ---------------------------------------------------------------------------------
 
     def _blocks(self) -> Iterator[_Block]:
-        """Yield the function's values block by block, from memory if they are not too many."""
+        """Yield the function's values block by block, from the cache if they fit into it."""
         if self._kept is not None:
             yield from self._kept
             return
@@ -305,7 +305,7 @@ class Predictive:
         return (*options, *weights, _pad(standard, rows.stop - rows.start))
 
     def _explain_failures(self, compute: Callable, *arguments: Any) -> Any:
-        """Compute, and say what the inputs were if the model's function cannot take them."""
+        """Compute; if the model's function fails, raise an error that states the inputs' shapes."""
         try:
             return compute(*arguments)
         except (TypeError, ValueError) as error:
@@ -317,7 +317,7 @@ class Predictive:
 
     @cached_property
     def _output_shape(self) -> tuple[int, ...]:
-        """Shape of the function's values, of which only the trace is needed."""
+        """Shape of the function's values, found by tracing only."""
         first = slice(0, min(self._block_rows, self._rows))
         arguments = self._make_arguments(first)
         compute = partial(_compute_outputs, *arguments[:4])
@@ -330,7 +330,7 @@ class Predictive:
         return jax.tree.map(lambda a: np.asarray(a, np.float64)[:, :count], values)
 
     def _padded_components(self, block: _Block) -> tuple[Normal | np.ndarray, int]:
-        """Return the components as the likelihood takes them, padded, and the number of rows."""
+        """Return the components as the likelihood expects them, padded, and the row count."""
         rows = block.rows.stop - block.rows.start
         dtype = self._layout.dtype
         padded = _pad(block.components, rows, axis=1)
@@ -346,9 +346,9 @@ class Predictive:
         method = getattr(self._likelihood, name, None)
         if method is None:
             raise TypeError(
-                f"{type(self._likelihood).__name__} has no method {name}, so this is not known of "
-                "its targets. Give it one (see secateur.likelihoods.Likelihood), or use outputs "
-                "and log_density, which need none."
+                f"{type(self._likelihood).__name__} has no method {name}, so this is not "
+                "available. Implement it (see secateur.likelihoods.Likelihood), or use outputs and "
+                "log_density, which do not need it."
             )
         return method
 
@@ -364,7 +364,7 @@ class Predictive:
 
 
 def _pad(tree: Any, count: int, *, axis: int = 0) -> Any:
-    """Repeat the last row of arrays up to one of a few numbers of rows."""
+    """Pad arrays to one of a few numbers of rows by repeating the last row."""
     size = max(_MIN_ROWS, 1 << (count - 1).bit_length()) if count else 0
 
     def pad(array: np.ndarray) -> np.ndarray:

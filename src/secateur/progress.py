@@ -1,4 +1,4 @@
-"""What a long computation says while it runs: a bar on a terminal, plain lines elsewhere."""
+"""Progress of long computations: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import NamedTuple, TextIO
 
 __all__ = ["Callback", "Progress", "ProgressUpdate"]
 
-_PATIENCE = 2.0  # seconds before anything is shown: what is quicker needs no progress
+_PATIENCE = 2.0  # seconds before anything is shown
 _BETWEEN_LINES = 5.0
 
 
 class ProgressUpdate(NamedTuple):
-    """Where training is.
+    """The state of a training in progress.
 
     Attributes:
         epoch: Number of passes over the data so far.
         epochs: Maximum number of passes that is planned.
-        free_energy: Free energy of the last epoch in nats, averaged over its steps; of several
+        free_energy: Free energy of the last epoch in nats, averaged over its steps; with several
             restarts, that of the best.
-        complexity: First part of the free energy, in nats.
-        accuracy: Second part, in nats; free_energy = complexity − accuracy.
+        complexity: Complexity part of the free energy, in nats.
+        accuracy: Accuracy part, in nats; free_energy = complexity − accuracy.
         rate: Learning rate of the last epoch.
         phase: "training", or "cooling" while the learning rate decays to 0.
         seconds: Time since the start of this call.
-        seconds_left: Estimate of the time until all planned epochs are done; nan while unknown.
+        seconds_left: Estimated time until all planned epochs are done; nan while unknown.
     """
 
     epoch: int
@@ -42,7 +42,7 @@ class ProgressUpdate(NamedTuple):
 
     @property
     def short(self) -> str:
-        """Return what fits beside a bar on a terminal of 80 columns."""
+        """Return a description that fits beside a bar on a terminal of 80 columns."""
         return (
             f"epoch {self.epoch}/{self.epochs} F {self.free_energy:.1f} = {self.complexity:.1f} − "
             f"{self.accuracy:.1f} rate {self.rate:.2g}{_duration(self.seconds_left, ' {} left')}"
@@ -72,14 +72,14 @@ _ANSWERS = ("cool", "stop")
 
 
 class Progress:
-    """Shows reports: not at all, on a terminal with a bar, or as lines; and hands them on.
+    """Shows progress, as a bar on a terminal or as lines, and passes it to a callback.
 
     Args:
-        title: what is being done.
-        show: False is silent.
-        callback: called with every report, shown or not. It may answer "cool" (let the learning
-            rate fall to 0 from now on, then end) or "stop" (end now).
-        file: where lines go; a bar is drawn if it is a terminal. By default standard error.
+        title: Name of the work in progress.
+        show: Whether to show anything.
+        callback: Function that is called with every `ProgressUpdate`, shown or not. It may return
+            "cool" (decay the learning rate to 0 from now on, then end) or "stop" (end now).
+        file: Stream for the lines; a bar is drawn if it is a terminal. Defaults to standard error.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Progress:
         self._begun = self._last = time.monotonic()
         self._bar: tuple | None = None
         self._lines = 0
-        self.stopped = False  # whether the callback has asked for the end
+        self.stopped = False  # whether the callback has returned "stop"
 
     def __enter__(self) -> Progress:
         return self
@@ -107,14 +107,14 @@ class Progress:
             self._bar[0].stop()
 
     def retitle(self, title: str) -> None:
-        """Go on with another part of the work."""
+        """Start showing another part of the work."""
         self._title = title
         if self._bar:
             self._bar[0].stop()
             self._bar = None
 
     def update(self, report: ProgressUpdate) -> str | None:
-        """Take note of a report; return what the callback asks for: "cool", "stop" or nothing."""
+        """Show an update and return the callback's answer: "cool", "stop" or None."""
         self._show_report(report)
         answer = None if self._callback is None else self._callback(report)
         if answer is not None and answer not in _ANSWERS:
@@ -135,7 +135,7 @@ class Progress:
             self._last = now
 
     def finish(self, sentence: str) -> None:
-        """Say how it ended, if anything was shown before."""
+        """Print a closing line, if anything was shown before."""
         if self._bar:
             self._bar[0].stop()
             self._bar = None

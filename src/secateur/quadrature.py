@@ -1,8 +1,8 @@
 """Gaussian expectations of univariate functions, to a known accuracy and with finite gradients.
 
 Smooth functions use the trapezoidal rule, which converges geometrically for Gaussian integrals,
-in a coordinate u with  z = z0 + c sinh(u)  that crowds the nodes around the argument's origin:
-activation functions have their bends there, at unit scale, however wide the Gaussian is.
+in a coordinate u with  z = z0 + c sinh(u)  that concentrates the nodes around the argument's
+origin: activation functions bend there, at unit scale, however wide the Gaussian is.
 Functions with kinks are integrated piece by piece (Gauss–Legendre) between the kinks.
 
 Measured by tests/test_univariate.py: error below 1e-3 (float32) and 1e-6 (float64, smooth) of the
@@ -29,8 +29,8 @@ _BEND_WIDTH = 3.0
 def _settings(dtype: jnp.dtype, *, kinked: bool) -> tuple[int, float]:
     """Number of nodes (per piece) and reach in standard deviations.
 
-    The reach is long because the variance of a saturated function (tanh far from 0) is made
-    entirely in the tail.
+    The reach is long because the variance of a saturated function (tanh far from 0) comes
+    entirely from the tail.
     """
     double = dtype == jnp.float64
     if kinked:
@@ -54,7 +54,7 @@ def _smooth_nodes(mean: Array, deviation: Array) -> tuple[Array, Array]:
 
 
 def _sinh_cosh(u: Array) -> tuple[Array, Array]:
-    """Both from one exponential: cheaper to compile and to run."""
+    """Return sinh and cosh from one exponential, which is cheaper to compile and to run."""
     grown = jnp.exp(u)
     shrunk = 1.0 / grown
     return 0.5 * (grown - shrunk), 0.5 * (grown + shrunk)
@@ -69,7 +69,7 @@ def unit_legendre(count: int, like: Array) -> tuple[Array, Array]:
 
 
 def _pieced_nodes(mean: Array, deviation: Array, kinks: Sequence[float]) -> tuple[Array, Array]:
-    """Nodes and weights that never straddle a kink."""
+    """Nodes and weights of an integral that is split at the kinks."""
     count, reach = _settings(mean.dtype, kinked=True)
     spread = jnp.minimum(_BEND_WIDTH / deviation, 100.0)
     u, w = unit_legendre(count, mean)
@@ -77,7 +77,7 @@ def _pieced_nodes(mean: Array, deviation: Array, kinks: Sequence[float]) -> tupl
     spread = spread[None]
     z, weight = [], []
     for edge, side in ((edges[0], -1.0), (edges[-1], 1.0)):
-        # The two outer pieces may be long: crowd their nodes towards the kink.
+        # The two outer pieces may be long: concentrate their nodes near the kink.
         length = jnp.arcsinh((reach - side * edge) / spread)
         sinh, cosh = _sinh_cosh(u * length)
         z.append(edge + side * spread * sinh)
@@ -91,7 +91,7 @@ def _pieced_nodes(mean: Array, deviation: Array, kinks: Sequence[float]) -> tupl
 
 
 def _smallest_variance(mean: Array, at_mean: Array, *, kinked: bool) -> Array:
-    """Variance below which the nodes' rounding would show; there the moments are ∝ variance.
+    """Variance below which rounding of the nodes matters and the moments are taken as ∝ variance.
 
     A node mean + deviation·z is rounded to ulp(mean) and its function value to ulp(value), so the
     deviation must exceed both by a good factor. Next to a kink the moments are not linear in the
@@ -106,12 +106,12 @@ def _smallest_variance(mean: Array, at_mean: Array, *, kinked: bool) -> Array:
 def _nodes(
     function: Function, kinks: tuple[float, ...], mean: Array, variance: Array
 ) -> tuple[Array, Array, Array, Array]:
-    """Standardised nodes, their weights, and the variance they stand for with its root."""
+    """Standardised nodes, their weights, the variance that they represent, and its square root."""
     at_mean = function(mean)
     floor = jax.lax.stop_gradient(_smallest_variance(mean, at_mean, kinked=bool(kinks)))
     usable = jnp.maximum(variance, floor)
     deviation = jnp.sqrt(usable)
-    # The nodes' places are a choice of ours: no derivative flows through them.
+    # The positions of the nodes are our choice: no derivative flows through them.
     fixed_mean, fixed_deviation = jax.lax.stop_gradient((mean, deviation))
     if kinks:
         z, weight = _pieced_nodes(fixed_mean, fixed_deviation, kinks)
@@ -128,8 +128,8 @@ def _derivative(function: Function) -> Callable[[Array], tuple[Array, Array]]:
 class _Sums:
     """Weighted sums over the nodes of the function's differences from its value at the mean.
 
-    Differences, so that what is small stays accurate. Below the smallest usable variance the
-    moments are taken as proportional to the variance: ``ratio`` is the proportion.
+    Differences keep small moments accurate. Below the smallest usable variance the moments are
+    taken as proportional to the variance, with the constant ``ratio``.
     """
 
     def __init__(self, function: Function, kinks: tuple[float, ...], mean: Array, variance: Array):
@@ -175,12 +175,12 @@ _moments = jax.custom_jvp(_by_autodiff, nondiff_argnums=(0, 1))
 def _moments_jvp(
     function: Callable[..., Array], kinks: tuple[float, ...], primals: tuple, tangents: tuple
 ) -> tuple[tuple, tuple]:
-    """The derivatives are Gaussian expectations too (Price): one pass over the nodes for all.
+    """The derivatives are Gaussian expectations too (Price's theorem): one pass over the nodes.
 
         ∂E[f]/∂m = E[f']                ∂E[f]/∂v = E[z f'] / 2σ
         ∂Var[f]/∂m = 2 Cov(f, f')       ∂Var[f]/∂v = Cov(f, z f') / σ
 
-    and for E[f'] as for E[f]. Differentiating the sums themselves would go over the nodes again.
+    and likewise for E[f']. Differentiating the sums themselves would need further passes.
     """
     mean, variance, *operands = primals
     mean_dot, variance_dot, *operands_dot = tangents
@@ -229,7 +229,7 @@ def moments_and_slope(
 ) -> tuple[Array, Array, Array]:
     """E[f], Var[f] and E[f'] of ``function(x)`` for x ~ N(mean, variance); see :func:`moments`."""
     mean, variance = jnp.broadcast_arrays(jnp.asarray(mean), jnp.asarray(variance))
-    # What the function closes over may have derivatives of its own: make it an argument.
+    # Values that the function closes over may be differentiated too: make them arguments.
     converted, operands = jax.closure_convert(function, mean)
     return _moments(converted, tuple(kinks), mean, variance, *operands)
 
@@ -242,10 +242,10 @@ def moments(
         E[f] = ∫ f(m + √v z) φ(z) dz          Var[f] = E[(f − f(m))²] − E[f − f(m)]²
 
     Args:
-        function: acts elementwise on an array of the shape of ``mean``.
-        mean: means of x.
-        variance: variances of x, same shape; 0 is allowed and gives ``function(mean)``, 0.
-        kinks: places where ``function`` or its slope jumps.
+        function: Elementwise function of an array of the shape of ``mean``.
+        mean: Means of x.
+        variance: Variances of x, same shape; 0 is allowed and gives ``function(mean)``, 0.
+        kinks: Points where ``function`` or its slope jumps.
 
     Returns:
         The two moments. Both, and their derivatives, are finite wherever ``function`` is.

@@ -1,4 +1,4 @@
-"""Bayesian model reduction: what a belief, and the free energy, become under another prior.
+"""Bayesian model reduction: the posterior and the free energy under a different prior.
 
 Sign and unit everywhere: `delta_f = f_reduced - f_full`, in nats; negative means that the reduced
 model is the better one.
@@ -21,23 +21,23 @@ from secateur.distributions.special import broadcast, cholesky_of_live, log_det,
 
 
 def reduce(posterior: Any, prior: Any, reduced_prior: Any) -> tuple[Any, jax.Array]:
-    """Exchange the prior under a posterior without seeing the data again.
+    """Replace the prior of a posterior without using the data again.
 
     η̃_q = η_q + η_p̃ − η_p        delta_f = A(η_q) + A(η_p̃) − A(η_p) − A(η̃_q) = −ln E_q[p̃/p]
 
-    The same formula for Normal, MultivariateNormal, Gamma, Beta, Dirichlet and any other
-    `ExponentialFamily`. The two Normals evaluate it in means and variances, which neither cancels
-    nor overflows: `Normal(0.0, 1e-16)` is harmless in float32, and a reduced variance of exactly 0
-    is the limit of pruning (see `savage_dickey`), also of some MultivariateNormal coordinates.
+    The same formula serves Normal, MultivariateNormal, Gamma, Beta, Dirichlet and any other
+    `ExponentialFamily`. The two Normals evaluate it in means and variances, without cancellation
+    or overflow: `Normal(0.0, 1e-16)` is safe in float32, and a reduced variance of exactly 0
+    is the limit of pruning (see `savage_dickey`), also for single MultivariateNormal coordinates.
 
     Args:
-        posterior: the belief q under the full prior.
-        prior: the full prior p, of the same family; parameters broadcast.
-        reduced_prior: the prior p̃ to put in its place, of the same family.
+        posterior: The belief q under the full prior.
+        prior: The full prior p, of the same family; parameters broadcast.
+        reduced_prior: The prior p̃ that replaces it, of the same family.
 
     Returns:
         The reduced posterior, and `delta_f` for each member of the batch. Where η̃_q is not a valid
-        parameter the reduction does not exist: `delta_f` is +inf and the posterior is left as is.
+        parameter the reduction does not exist: `delta_f` is +inf and the posterior is unchanged.
 
     Example:
         >>> reduced, delta_f = reduce(Normal(0.1, 0.9), Normal(0.0, 1.0), Normal(0.0, 0.0))
@@ -71,7 +71,7 @@ def _reduce(posterior: Any, prior: Any, reduced_prior: Any) -> tuple[Any, jax.Ar
     step = tuple(new - old for new, old in zip(of_reduced, of_p, strict=True))
     moved = tuple(eta + change for eta, change in zip(of_q, step, strict=True))
     valid = family.is_valid_natural(moved)
-    # Where there is nothing to evaluate, nothing moves: no nan in values or gradients.
+    # Where no reduction exists, evaluate the identity: no nan in values or gradients.
     moved = tuple(_choose(valid, new, old) for new, old in zip(moved, of_q, strict=True))
     difference = family.log_partition_difference
     delta_f = difference(of_reduced, of_p) - difference(moved, of_q)
@@ -88,7 +88,7 @@ def _(posterior: Normal, prior: Any, reduced_prior: Any) -> tuple[Normal, jax.Ar
 
     delta_f = ½ ln κ + ((μ_q − μ̃)² − s (μ_q − μ_p)² − r (μ_p − μ̃)²) / (2 κ σ_p²)   where κ > 0
 
-    It has only differences of means in it, and no inverse of a variance that may be 0.
+    It contains only differences of means, and never inverts a variance that may be 0.
     """
     mean, variance, mean_p, variance_p, mean_r, variance_r = broadcast(
         *(posterior.mean, posterior.variance),
@@ -98,7 +98,7 @@ def _(posterior: Normal, prior: Any, reduced_prior: Any) -> tuple[Normal, jax.Ar
     largest = jnp.finfo(mean.dtype).max
     r = jnp.minimum(variance / variance_p, largest)
     s = jnp.minimum(variance_r / variance_p, largest)
-    # In this order every term is positive unless both exceed 1, so small ones are not rounded away.
+    # In this order all terms are positive unless both exceed 1, so small ones keep their digits.
     low = jnp.minimum(r, s)
     kappa = jnp.maximum(r, s) * (1 - low) + low
     valid = kappa > 0
@@ -113,7 +113,7 @@ def _(posterior: Normal, prior: Any, reduced_prior: Any) -> tuple[Normal, jax.Ar
     safe_squares = jnp.where(valid, squares, 0)
     delta_f = 0.5 * (jnp.log(kappa) + scale * (scale * (safe_squares / kappa)))
 
-    # κ ≥ max (1 − min), so that the quotients are harmless in this order.
+    # κ ≥ max (1 − min), so the quotients cannot overflow in this order.
     weights = (s / kappa, low * (jnp.maximum(r, s) / kappa))
     weight, weight_p = (jnp.minimum(x, largest / 4) for x in weights)
     reduced_mean = mean_r + unit * (weight * (q_r / unit) - weight_p * (p_r / unit))
@@ -145,7 +145,7 @@ def _(
     inverse_root, inverse_root_p = inverse @ root, inverse_p @ root
     inner = identity + inverse_root.mT @ inverse_root - inverse_root_p.mT @ inverse_root_p
 
-    # What is certain stays certain: a coordinate already removed counts in none of the four terms.
+    # A coordinate that is already certain stays certain and drops out of all four terms.
     kept = certain_r & (mean == mean_p) & (mean == mean_r)
     exists = jnp.all((certain == certain_p) & (~certain_p | kept), -1)
     definite = jnp.isfinite(jnp.linalg.cholesky(jax.lax.stop_gradient(inner))).all((-2, -1))
@@ -171,22 +171,22 @@ def _times(matrix: jax.Array, vector: jax.Array) -> jax.Array:
 def savage_dickey(
     posterior: Any, prior: Any, at: ArrayLike = 0.0, *, coordinates: Any = None
 ) -> jax.Array:
-    """Score the removal of a parameter: fixing it at one value, under any prior and posterior.
+    """Score the removal of a parameter by fixing it at one value, under any prior and posterior.
 
     delta_f = ln p(at) − ln q(at);   Normals: ½ ln(σ_q²/σ_p²) + μ_q²/(2σ_q²) − μ_p²/(2σ_p²) at 0
 
     It is the limit of `reduce` for a reduced prior that concentrates at that value.
 
     Args:
-        posterior: any distribution with `log_prob`.
-        prior: any distribution with `log_prob`; it need not be of the same family.
-        at: the value to fix the parameter at.
-        coordinates: for a MultivariateNormal posterior and prior, which coordinates are removed
-            (their indices or a mask); the densities are then those of their marginals, and
-            `condition_on_zero` gives the belief about the rest. All of them if None.
+        posterior: Any distribution with `log_prob`.
+        prior: Any distribution with `log_prob`; it need not be of the same family.
+        at: Value at which the parameter is fixed.
+        coordinates: Coordinates to remove from a MultivariateNormal posterior and prior, as
+            indices or a mask. The densities are then those of their marginals, and
+            `condition_on_zero` gives the belief about the rest. Defaults to all coordinates.
 
     Returns:
-        `delta_f`, elementwise; +inf where both densities are 0 or both infinite, never nan.
+        `delta_f`, elementwise; +inf (never nan) where both densities are 0 or both are infinite.
 
     Example:
         >>> from secateur.distributions import Laplace
@@ -210,13 +210,14 @@ def _log_prob_at(distribution: Any, at: ArrayLike, coordinates: Any) -> jax.Arra
         if coordinates is not None:
             raise TypeError(
                 f"coordinates= needs MultivariateNormals; got {type(distribution).__name__}. "
-                "Elementwise distributions are scored element by element already."
+                "Elementwise distributions are already scored element by element."
             )
         return distribution.log_prob(at)
     mean, covariance = jnp.asarray(distribution.mean), jnp.asarray(distribution.covariance)
     size = covariance.shape[-1]
     mask = jnp.ones(size, bool) if coordinates is None else _mask_of(coordinates, size)
-    # The others become independent, of unit variance and at their mean: the same factor in p and q.
+    # The other coordinates become independent, with unit variance and at their mean, which
+    # contributes the same factor to p and q.
     marginal = MultivariateNormal(mean, _select(mask, covariance, jnp.eye(size)))
     mask, value, mean = jnp.broadcast_arrays(mask, jnp.asarray(at, mean.dtype), mean)
     return marginal.log_prob(jnp.where(mask, value, mean))
@@ -230,7 +231,7 @@ def _mask_of(coordinates: Any, size: int) -> jax.Array:
 
 
 def _select(mask: jax.Array, inside: jax.Array, outside: ArrayLike) -> jax.Array:
-    """The matrix `inside` where row and column are both in the mask, `outside` elsewhere."""
+    """Return `inside` where row and column are both in the mask, `outside` elsewhere."""
     both = mask[..., :, None] & mask[..., None, :]
     both, inside, outside = jnp.broadcast_arrays(both, inside, jnp.asarray(outside, inside.dtype))
     return jnp.where(both, inside, outside)
@@ -241,17 +242,18 @@ def condition_on_zero(distribution: MultivariateNormal, coordinates: Any) -> Mul
 
     μ_R − Σ_RS Σ_SS⁻¹ μ_S,   Σ_RR − Σ_RS Σ_SS⁻¹ Σ_SR        S removed, R the rest
 
-    Of a prior it gives the reduced prior, of a posterior the reduced posterior:
+    Applied to a prior it gives the reduced prior, to a posterior the reduced posterior:
     `reduce(q, p, condition_on_zero(p, S))` is `condition_on_zero(q, S)` with a `delta_f` equal to
     `savage_dickey(q, p, coordinates=S)`.
 
     Args:
-        distribution: the belief.
-        coordinates: indices of the coordinates to remove, or a boolean mask, which may be traced:
-            all 2^k sub-models are one `vmap`.
+        distribution: The belief.
+        coordinates: Indices of the coordinates to remove, or a boolean mask. The mask may be
+            traced, so all 2^k sub-models are one `vmap`.
 
     Returns:
-        A distribution of the same dimension; the mean, rows and columns of what was removed are 0.
+        A distribution of the same dimension, with mean, rows and columns of 0 at the removed
+        coordinates.
 
     Example:
         >>> full = MultivariateNormal(jnp.array([1.0, 2.0]), jnp.array([[2.0, 1.0], [1.0, 1.0]]))
@@ -294,23 +296,23 @@ CRITERIA = tuple(_SCORES)
 def prune_scores(
     posterior: Any, prior: Any, criterion: str = "bmr", *, reduced_variance: Any = None
 ) -> Any:
-    """Score every weight for removal; the lowest go first.
+    """Score every weight for removal; the lowest scores are removed first.
 
-    "bmr": delta_f of removing it, ln p(0) − ln q(0); remove where ≤ 0
+    "bmr": delta_f of removing the weight, ln p(0) − ln q(0); remove where ≤ 0
     "snr": |μ|/σ     "spr": |μ| + σ     "magnitude": |μ|     (rankings without a stopping rule)
 
     Args:
-        posterior: one distribution, or a pytree of beliefs: distributions where uncertain, anything
-            else where certain.
-        prior: one distribution for all, or a pytree like `posterior` with one for each leaf.
+        posterior: One distribution, or a pytree of beliefs with distributions at uncertain leaves
+            and anything else at certain ones.
+        prior: One distribution for all leaves, or a pytree like `posterior` with one for each leaf.
         criterion: "bmr", "snr", "spr" or "magnitude".
-        reduced_variance: for "bmr", the variance ε of the reduced prior N(0, ε), as in the paper
-            (1e-16); None is the limit ε → 0.
+        reduced_variance: For "bmr", the variance ε of the reduced prior N(0, ε), as in the paper
+            (1e-16). None is the limit ε → 0.
 
     Returns:
-        Scores shaped like the posterior's mean (a pytree of them, None at certain leaves). Elements
-        of variance exactly 0 are not parameters any more and score +inf under every criterion; all
-        others are finite, clipped where the number format overflows.
+        Scores with the shape of the posterior's mean (or a pytree of them, None at certain leaves).
+        Elements with a variance of exactly 0 are no longer parameters and score +inf under every
+        criterion; all others are finite, clipped where the number format would overflow.
 
     Example:
         >>> beliefs = {"w": Normal(jnp.array([0.1, 3.0, 0.0]), jnp.array([0.5, 0.5, 0.0])), "n": 7}
@@ -324,7 +326,7 @@ def prune_scores(
     if criterion not in _SCORES:
         raise ValueError(f"criterion {criterion!r} is unknown. Supported: {', '.join(_SCORES)}.")
     if reduced_variance is not None and criterion != "bmr":
-        raise ValueError(f"reduced_variance belongs to criterion 'bmr'; {criterion!r} has none.")
+        raise ValueError(f"reduced_variance applies to criterion 'bmr' only; got {criterion!r}.")
 
     def score(path: Any, belief: Any, belief_prior: Any) -> jax.Array | None:
         if not isinstance(belief, Distribution):
@@ -337,7 +339,7 @@ def prune_scores(
         belief, belief_prior = _elementwise(belief), _elementwise(belief_prior)
         mean, variance = broadcast(belief.mean, belief.variance)
         live = variance > 0
-        if isinstance(belief, Normal):  # keeps the removed ones out of the gradient too
+        if isinstance(belief, Normal):  # also keeps removed weights out of the gradient
             belief = Normal(mean, jnp.where(live, variance, 1))
         scores = _SCORES[criterion](belief, belief_prior, reduced_variance)
         largest = jnp.finfo(scores.dtype).max
@@ -352,27 +354,27 @@ def prune_scores(
 
 
 def _elementwise(distribution: Any) -> Any:
-    """Removing a single coordinate sees only its marginal."""
+    """Replace a MultivariateNormal by its marginals, which decide single removals."""
     if isinstance(distribution, MultivariateNormal):
         return Normal(distribution.mean, distribution.variance)
     return distribution
 
 
 def group_scores(scores: Any, groups: Any, *, num_groups: int) -> jax.Array:
-    """Sum the `delta_f` of weights over groups that live or die together: units, channels, filters.
+    """Sum the `delta_f` of weights over groups removed as a whole: units, channels, filters.
 
     delta_f of a group = Σ delta_f of its weights; remove the group where ≤ 0
 
     Args:
-        scores: an array or pytree from `prune_scores` (None leaves are skipped).
-        groups: for each leaf the integer group of each element, in a shape that broadcasts to the
+        scores: Array or pytree from `prune_scores` (None leaves are skipped).
+        groups: For each leaf, the integer group of each element, in a shape that broadcasts to the
             leaf's: `jnp.arange(n)[:, None]` for one group per row. −1 or a None leaf
-            means no group.
-        num_groups: the number of groups.
+            means that the element belongs to no group.
+        num_groups: Number of groups.
 
     Returns:
-        A vector of `num_groups` sums. Elements already removed (score +inf) add nothing; a group of
-        which nothing is left scores +inf itself, so that it is not removed again.
+        A vector of `num_groups` sums. Removed elements (score +inf) add nothing. A group with no
+        elements left scores +inf, so that it is not removed again.
 
     Example:
         >>> scores = {"w": jnp.array([[1.0, -3.0], [2.0, jnp.inf]]), "b": jnp.array([0.5, -1.0])}
@@ -388,7 +390,7 @@ def group_scores(scores: Any, groups: Any, *, num_groups: int) -> jax.Array:
             return
         if not isinstance(ids, jax.core.Tracer) and np.any(np.asarray(ids) >= num_groups):
             raise ValueError(
-                f"groups{jax.tree_util.keystr(path)} names group {int(np.max(ids))}; with "
+                f"groups{jax.tree_util.keystr(path)} contains group {int(np.max(ids))}; with "
                 f"num_groups={num_groups} the groups are 0 to {num_groups - 1}, and -1 for none."
             )
         ids_of.append(jnp.broadcast_to(jnp.asarray(ids), jnp.shape(leaf)).ravel())
@@ -397,7 +399,7 @@ def group_scores(scores: Any, groups: Any, *, num_groups: int) -> jax.Array:
     jax.tree_util.tree_map_with_path(collect, scores, groups, is_leaf=lambda leaf: leaf is None)
     ids, flat = jnp.concatenate(ids_of), jnp.concatenate(scores_of)
     live = (ids >= 0) & (flat < jnp.inf)
-    ids = jnp.where(live, ids, num_groups)  # past the end: dropped
+    ids = jnp.where(live, ids, num_groups)  # an index past the end is dropped
     sums = jnp.zeros(num_groups, flat.dtype).at[ids].add(jnp.where(live, flat, 0), mode="drop")
     members = jnp.zeros(num_groups, int).at[ids].add(1, mode="drop")
     return jnp.where(members > 0, sums, jnp.inf)

@@ -1,4 +1,4 @@
-"""Errors that suggest arguments, which a command line can write as its options."""
+"""Errors that suggest arguments, which the command line shows as its options."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ __all__ = ["Remedy", "UsageError"]
 
 
 class Remedy(NamedTuple):
-    """An argument that would help.
+    """An argument that would resolve an error.
 
     Attributes:
         argument: Name of the argument.
-        value: Value to give.
-        effect: What it does, as the rest of a sentence: "leaves out such rows".
-        is_advised: Whether it is what most users want, so that a command line may print the whole
+        value: Suggested value.
+        effect: Effect, as the predicate of a sentence: "leaves out such rows".
+        is_advised: Whether most users want this one, so that the command line prints the whole
             command with it.
     """
 
@@ -26,7 +26,7 @@ class Remedy(NamedTuple):
 
 
 class UsageError(ValueError):
-    """What was asked for cannot be done; the message says why, and which arguments would help.
+    """A request that cannot be carried out; the message says why, and which arguments would help.
 
     Args:
         message: Full sentences, without the arguments that would help.
@@ -45,7 +45,7 @@ class UsageError(ValueError):
         """Return the message and the remedies.
 
         Args:
-            spell: Function that writes an argument with its value.
+            spell: Function that formats an argument with its value.
         """
         sentences = [f"{spell(remedy)} {remedy.effect}" for remedy in self.remedies]
         return f"{self.message} {'; '.join(sentences)}." if sentences else self.message

@@ -1,7 +1,7 @@
-"""Files that survive a crash, notice damage and cannot run code.
+"""Files that are written atomically, detect damage and cannot run code.
 
-`write_file` replaces a file as a whole or not at all. A container is one safetensors file with
-arrays and facts; its metadata is one JSON string that holds the facts and a SHA-256 of everything.
+`write_file` replaces a file completely or not at all. A container is one safetensors file with
+arrays and facts; its metadata is a JSON string with the facts and a SHA-256 checksum.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ __all__ = ["OtherVersion", "UnreadableFile", "read_container", "write_container"
 
 
 class UnreadableFile(Exception):
-    """A file is truncated, was changed, or is something else; the message says which."""
+    """A file is truncated, modified, or of another kind; the message says which."""
 
 
 class OtherVersion(UnreadableFile):
-    """A file of the right kind was written by a version of secateur with another format."""
+    """A file of the right kind, written by a version of secateur with a different format."""
 
 
 def write_file(path: Path, content: str | bytes, *, previous: Path | None = None) -> None:
-    """Write a file so that at every moment `path` is absent, the old file or the new one.
+    """Write a file atomically: `path` is always absent, the complete old file or the new one.
 
     Args:
         path: The file. Its folder must exist.
-        content: Text is encoded as UTF-8.
-        previous: Where to keep the file that was at `path`, or None to replace it.
+        content: Content of the file; text is encoded as UTF-8.
+        previous: Path to which the old file is moved, or None to replace it.
     """
     unfinished = path.with_name(f".{path.name}.unfinished-{os.getpid()}")
     try:
@@ -51,7 +51,7 @@ def write_file(path: Path, content: str | bytes, *, previous: Path | None = None
 
 
 def _sync_folder(folder: Path) -> None:
-    """Flush a rename to disk, which only POSIX systems need and support."""
+    """Flush a rename to disk; only POSIX systems need and support this."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -73,15 +73,15 @@ def write_container(
     """Write arrays and facts with `write_file`.
 
     Args:
-        path: The file; its folder is made if there is none.
+        path: The file; its folder is created if necessary.
         tensors: Arrays by name.
         facts: Any JSON value.
-        kind: Kind of file; `read_container` refuses any other.
-        version: Version of that kind of file.
-        previous: Where to keep the file that was at `path`, or None to replace it.
+        kind: Kind of file; `read_container` checks it.
+        version: Version of the file format.
+        previous: Path to which the old file is moved, or None to replace it.
     """
-    # safetensors 0.8 writes wrong values for arrays that are not contiguous. (NumPy's
-    # ascontiguousarray would make a vector of a number.)
+    # safetensors 0.8 writes wrong values for non-contiguous arrays. (NumPy's
+    # ascontiguousarray would turn a scalar into a vector.)
     tensors = {name: np.asarray(value, order="C") for name, value in tensors.items()}
     text = json.dumps(facts)
     record = {"format": f"{kind}-{version}", "facts": text, "sha256": _digest(tensors, text)}
@@ -94,9 +94,9 @@ def read_container(path: Path, *, kind: str, version: int) -> tuple[dict[str, np
     """Read the arrays and facts that `write_container` wrote.
 
     Raises:
-        UnreadableFile: The file is truncated, was changed, or is something else.
-        OtherVersion: It was written by another version of secateur.
-        OSError: There is no such file, or it may not be read.
+        UnreadableFile: The file is truncated, modified, or of another kind.
+        OtherVersion: The file was written by a version of secateur with a different format.
+        OSError: The file does not exist or cannot be read.
     """
     content = path.read_bytes()
     try:

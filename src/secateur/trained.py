@@ -1,4 +1,4 @@
-"""`Trained`: a model, what is believed of its weights, and how that came about."""
+"""`Trained`: a model, the beliefs about its weights, and the record of its training."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["Compaction", "FitError", "History", "Round", "Trained"]
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """Free energy and its parts by epoch, in nats: means over the steps of each epoch.
+    """Free energy and its parts by epoch, in nats, averaged over the steps of each epoch.
 
     Attributes:
         complexity: Complexity of weights and noise.
@@ -74,14 +74,14 @@ class Round:
         at_once: Actual change right after the move, before any training.
         trained: Actual change after training; nan if there was nothing left to train.
         free_energy: Free energy at the end of the round, whether or not it was kept.
-        complexity: Complexity of weights and noise, likewise.
-        accuracy: Accuracy, likewise.
+        complexity: Complexity of weights and noise at the end of the round.
+        accuracy: Accuracy at the end of the round.
         standard_error: Standard error of the free energy where the algorithm samples; else 0.
         kept: False if the round was undone because it ended worse than it began.
-        seconds: Duration; of all runs together where several are pruned at once.
-        history: Its training by epoch, or None.
-        forced: True if it was kept whatever the free energy said, because a `rate` or
-            `most_weights` asked for it.
+        seconds: Duration; the total for all runs if several are pruned at once.
+        history: History of the round's training by epoch, or None.
+        forced: True if the round was kept regardless of the free energy, because of a `rate` or
+            `most_weights`.
     """
 
     move: str
@@ -115,8 +115,8 @@ class Compaction:
     """What `secateur.compact` removed.
 
     Attributes:
-        kept_inputs: Indices of the input features that are left (last axis of the inputs). Where
-            the inputs are a pytree, one such array for each of its arrays.
+        kept_inputs: Indices of the remaining input features (last axis of the inputs). If the
+            inputs are a pytree, one such array for each of its arrays.
         removed: Which units were removed and why.
         parameters_before: Number of elements of all arrays of the original model.
         parameters_after: Number of elements of all arrays of the smaller model.
@@ -128,7 +128,7 @@ class Compaction:
     parameters_after: int
 
     def table(self) -> str:
-        """Return which units were removed and why, a line for each kind of unit."""
+        """Return which units were removed and why, one line for each kind of unit."""
         return "\n".join(map(str, self.removed))
 
 
@@ -136,32 +136,32 @@ class Compaction:
 class Trained:
     """A trained model: from `fit`, `prune`, `update`, `compact` or `load`.
 
-    `beliefs`, `priors` and `noise` are the only record of what was learnt. Whatever goes on from a
-    trained model starts from them, so that `dataclasses.replace(trained, beliefs=…)` is a trained
-    model with other beliefs.
+    `beliefs`, `priors` and `noise` are the only record of what was learnt. Further training and
+    pruning start from them, so that `dataclasses.replace(trained, beliefs=…)` is a trained model
+    with different beliefs.
 
     Attributes:
         model: The model.
         beliefs: Posterior of the weights, with the structure of the model's params.
-        priors: Priors, with the same structure. They differ from the model's after empirical Bayes.
+        priors: Priors, with the same structure. They differ from the model's if they were learnt.
         noise: q(γ) in standardised units, or None.
         scaling: How inputs and targets are standardised.
         free_energy: Free energy of all rows, in nats and the data's own units; lower is better.
         parts: Complexity of weights and noise, and accuracy.
         standard_error: Standard error of the free energy where the algorithm samples; else 0.
-        epochs: Number of epochs, all trainings together.
+        epochs: Total number of epochs of all trainings.
         stop_reason: Why the last step (training or pruning) ended, in words.
         is_level: Whether the free energy was level when training ended, before any pruning; True if
             unknown.
-        training: How it is trained; what training needs to go on.
+        training: Settings and state that are needed to continue training.
         key: Random key of predictions, for algorithms that sample.
         history: Free energy by epoch; empty for a model from a file.
         restarts: Free energy of every initialisation; nan for one that failed.
-        rounds: Rounds of pruning; none if it was not pruned.
+        rounds: Rounds of pruning; empty if it was not pruned.
         weights_before: Number of weights before pruning.
         free_energy_before: Free energy before pruning, in nats.
         compaction: What `compact` removed, or None.
-        extra: What was given to `save`, for a model from a file; else None.
+        extra: The `extra` value given to `save`, for a model from a file; else None.
         version: Version of secateur that made it.
     """
 
@@ -199,7 +199,7 @@ class Trained:
 
     @property
     def pruned_fraction(self) -> float:
-        """Return the share of the weights that pruning has removed."""
+        """Return the fraction of the weights that pruning has removed."""
         return 1 - self.live_weights / max(1, self.weights_before)
 
     def predict(
@@ -210,15 +210,15 @@ class Trained:
         key: Array | None = None,
         samples: int = SAMPLES,
     ) -> Predictive:
-        """Return what the model says of new rows; see `Predictive`.
+        """Return the predictive distribution of new rows; see `Predictive`.
 
         Args:
             inputs: Rows like those given to `fit`.
-            at_means: Whether every weight is fixed at its posterior mean, as in exported C, instead
-                of being averaged over. The noise stays.
-            key: A JAX random key for a model whose inference samples. By default the model's own,
-                so that the same call gives the same answer.
-            samples: Number of networks that such a model averages.
+            at_means: Whether to fix every weight at its posterior mean, as in exported C, instead
+                of averaging over the posterior. The noise is included in either case.
+            key: A JAX random key for a model whose inference samples. Defaults to a key that is
+                stored with the model, so that the same call gives the same answer.
+            samples: Number of networks that are averaged if the inference samples.
         """
         model, beliefs = self.model, self.beliefs
         if at_means:  # nothing is left to sample
@@ -257,11 +257,11 @@ class Trained:
 
 
 class FitError(FloatingPointError):
-    """Training met a value that is not finite.
+    """Training encountered a value that is not finite.
 
     Attributes:
-        last_good: The `Trained` from before the epoch in which it happened, or None if there was no
-            good epoch.
+        last_good: The `Trained` from before the epoch in which this happened, or None if it was the
+            first epoch.
     """
 
     def __init__(self, message: str, last_good: Trained | None = None) -> None:
@@ -289,7 +289,7 @@ def _tabulate_rounds(rounds: Sequence[Round]) -> str:
 
 
 def find_best(results: Sequence[Trained]) -> Trained:
-    """Return the one of least free energy."""
+    """Return the model of lowest free energy."""
     return min(results, key=lambda r: math.inf if math.isnan(r.free_energy) else r.free_energy)
 
 
@@ -304,7 +304,7 @@ def make_history(trainer: Trainer, records: EpochRecord, run: int) -> History:
 def collect_runs(
     trainer: Trainer, state: TrainingState, records: EpochRecord, stop_reason: str
 ) -> list[Trained]:
-    """Judge all runs that a trainer has trained, and return them as trained models."""
+    """Evaluate all runs of a trainer and return them as trained models."""
     state = trainer.gather(state._replace(memory=None))
     free_energies = trainer.free_energies(records)
     epochs = len(free_energies) // trainer.source.blocks_per_pass
@@ -336,9 +336,9 @@ def make_trained(
     Args:
         trainer: The trainer.
         state: The state of that run alone.
-        run: Its number.
-        evaluation: Its free energy.
-        history: Its history.
+        run: Number of the run.
+        evaluation: Free energy of the run.
+        history: History of the run.
         epochs: Number of epochs.
         stop_reason: Why training ended, in words.
     """
@@ -368,7 +368,7 @@ def make_trained(
 
 
 def make_fit_error(trainer: Trainer, error: NotFiniteError, checkpoint: Any = None) -> FitError:
-    """Return the error that a training which met a value that is not finite ends with."""
+    """Return the error for a training that encountered a value that is not finite."""
     message = (
         f"{error}. Try a smaller learning rate (rate={trainer.recipe.rate / 10:g}), look at the "
         "data for extreme values, or keep the model's function from overflowing (exp, 1/x, log)."
@@ -383,18 +383,18 @@ def make_fit_error(trainer: Trainer, error: NotFiniteError, checkpoint: Any = No
 
 
 def check_trained(trained: Any) -> None:
-    """Refuse what is not a trained model."""
+    """Raise an error for anything but a trained model."""
     if not isinstance(trained, Trained):
-        advice = "Give what fit, prune, update or load returned."
+        advice = "Give the result of fit, prune, update or load."
         if isinstance(trained, BayesianModel):
-            advice = "Train it first, with fit(model, data, key=key), and give what that returns."
+            advice = "Train it first: give the result of fit(model, data, key=key)."
         raise TypeError(f"a {type(trained).__name__} is not a trained model. {advice}")
 
 
 def resume(
     models: Sequence[Trained], source: Arrays | Stream, *, keys: Sequence[Array] | None = None
 ) -> tuple[Trainer, TrainingState]:
-    """Return a trainer for trained models, and their state, made of their beliefs.
+    """Return a trainer for trained models, and a state made from their beliefs.
 
     Args:
         models: Trained models of one structure, one for each run.
@@ -406,8 +406,8 @@ def resume(
         leaves = uncertain_leaves(trained.beliefs)
         if not all(_is_finite(q.mean) and _is_finite(q.variance) for q in leaves):
             raise ValueError(
-                "the model has nan or infinite beliefs, which no score can judge. Fit it again "
-                "with a smaller learning rate."
+                "the model has nan or infinite beliefs, so it cannot be pruned or updated. Fit it "
+                "again with a smaller learning rate."
             )
     first = models[0]
     inputs, _ = source.sample()
@@ -426,14 +426,14 @@ def resume(
 
 
 def _is_finite(values: Any) -> bool:
-    """Whether all values are finite; by NumPy, which compiles nothing, where it can see them."""
+    """Whether all values are finite; in NumPy if possible, as that compiles nothing."""
     if is_addressable(values):
         return bool(np.all(np.isfinite(np.asarray(values))))
     return bool(jnp.all(jnp.isfinite(values)))
 
 
 def open_data(data: Any, trained: Trained, size: int | None) -> Arrays | Stream:
-    """Return data as a source that can be read again and again."""
+    """Return data as a source that can be read repeatedly."""
     check_trained(trained)
     source = make_source(
         data,
@@ -443,7 +443,7 @@ def open_data(data: Any, trained: Trained, size: int | None) -> Arrays | Stream:
     )
     if not source.repeatable:
         raise ValueError(
-            "an iterator can be read only once, and this reads the data again and again. Give "
-            "arrays, or a function that starts an iterator."
+            "an iterator can be read only once, and this function reads the data several times. "
+            "Give arrays, or a function that returns a new iterator."
         )
     return source

@@ -1,4 +1,4 @@
-"""Learning from new data: the posterior so far is the prior of what comes."""
+"""Learning from new data, with the current posterior as the prior."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from secateur.beliefs import live
-from secateur.distributions import Normal
+from secateur.correlations import find_groups, join_leaves, split_leaves
+from secateur.distributions import Normal, UnitNormal
+from secateur.distributions.unit_normal import to_units
 from secateur.options import check_count, check_key
 from secateur.progress import Callback, Progress
+from secateur.pruning.conditioning import order_weights
 from secateur.pruning.growth import draw_weights
 from secateur.pruning.moves import score_weights
 from secateur.pytrees import align_tree, flatten_beliefs, is_belief
@@ -24,7 +28,8 @@ from secateur.trained import (
     open_data,
     resume,
 )
-from secateur.training.layout import Coordinates, flatten_priors
+from secateur.training.coordinates import Coordinates
+from secateur.training.layout import flatten_priors
 from secateur.training.program import TrainingState
 from secateur.training.recipe import BeforeUpdate
 from secateur.training.trainer import NotFiniteError, Trainer
@@ -43,31 +48,31 @@ def update(
     progress: bool = True,
     callback: Callback | None = None,
 ) -> Trained:
-    """Learn from new data without the old: the posterior so far is the prior of the new data.
+    """Learn from new data without the old data, with the current posterior as the prior.
 
-        p(θ | old, new) ∝ p(new | θ) p(θ | old)        q_old(θ) in place of p(θ | old)
+        p(θ | old, new) ∝ p(new | θ) p(θ | old)        with q_old(θ) instead of p(θ | old)
 
-    Weights that were pruned stay pruned, until `prune(…, grow=True)` finds that the new data ask
-    for them. The result can be pruned with the new data alone: a weight is judged by all data there
-    ever were, because delta_f = ln p(0) − ln q(0) with the prior p from before any.
+    Pruned weights stay pruned, unless `prune(…, grow=True)` finds that the new data require
+    them. The result can be pruned with the new data alone. Weights are still judged by all data
+    seen so far, because delta_f = ln p(0) − ln q(0) uses the original prior p.
 
     Args:
         trained: From `fit`, `prune`, `update` or `load`.
         data: New rows only, of the same shape as before, with or without weights; see `fit`.
         key: A JAX random key.
         trust: Trust in the old beliefs, above 0 and up to 1. Below 1 the prior is
-            q_old^trust p^(1 − trust), with p from before any data: where the world changes, or
-            because beliefs about the weights of a network, which are taken as independent of each
-            other, are more certain than they should be. (On the boston data in three batches, 0.25
-            predicts better than 1.)
+            q_old^trust p^(1 − trust), where p is the original prior. Use it if the process that
+            generates the data changes, or because mean-field beliefs about the weights of a
+            network are overconfident. (On the boston data in three batches, 0.25 predicts better
+            than 1.)
         epochs: Maximum number of epochs. Defaults to the recipe's.
         size: Number of rows, for an iterator.
         progress: Whether to show progress on standard error, after two seconds.
         callback: Function that is called with a `ProgressUpdate` several times a second; see `fit`.
 
     Returns:
-        A `Trained`. Its free energy is that of the new data given the old; the sum over all updates
-        bounds the evidence of all data.
+        A `Trained`. Its free energy is that of the new data given the old data; the sum over all
+        updates bounds the negative log evidence of all data.
 
     Example:
         >>> import jax, numpy as np
@@ -114,12 +119,54 @@ def update(
 
 
 def _make_priors(beliefs: Any, first_priors: Any, trust: float) -> Any:
-    """Return the posterior so far as a prior; cut weights keep the one from before any data."""
+    """Return the current posterior as a prior; pruned weights keep their original prior."""
     leaves, _, treedef = flatten_beliefs(beliefs)
     pairs = zip(leaves, align_tree(first_priors, treedef, "priors"), strict=True)
     uncertain = [(q, p) for q, p in pairs if is_belief(q)]
     mixed = iter(_mix_priors([q for q, _ in uncertain], [p for _, p in uncertain], trust))
-    return treedef.unflatten([next(mixed) if is_belief(leaf) else None for leaf in leaves])
+    new = [next(mixed) if is_belief(leaf) else None for leaf in leaves]
+    pairs = align_tree(first_priors, treedef, "priors")
+    for members in find_groups(leaves):
+        own = _mix_unit_priors([leaves[i] for i in members], [pairs[i] for i in members], trust)
+        for i, prior in zip(members, own, strict=True):
+            new[i] = prior
+    return treedef.unflatten(new)
+
+
+def _mix_unit_priors(leaves: list[UnitNormal], first: list[Normal], trust: float) -> list[Any]:
+    """Return priors with the covariance that units have learnt; cut weights are independent."""
+    flats = [jax.tree.map(np.asarray, q) for q in leaves]
+    mean, factor = (a.astype(np.float64) for a in join_leaves(flats))
+
+    def join(parameters: list[Any]) -> np.ndarray:
+        pairs = zip(parameters, flats, strict=True)
+        wide = [
+            to_units(np.broadcast_to(np.asarray(a), q.mean.shape), q.unit_axes) for a, q in pairs
+        ]
+        return np.concatenate([rows.reshape(len(mean), -1) for rows in wide], axis=1)
+
+    variance, origin = join([p.variance for p in first]), join([p.mean for p in first])
+    live = factor.any(axis=2)
+    eye = np.eye(mean.shape[1])
+    covariance = factor @ np.swapaxes(factor, 1, 2) + np.where(live, 0, variance)[:, :, None] * eye
+    mean = np.where(live, mean, origin)
+    if trust < 1:
+        own = np.linalg.inv(covariance)
+        old = eye / variance[:, :, None]
+        precision = trust * own + (1 - trust) * old
+        pull = trust * own @ mean[:, :, None] + (1 - trust) * old @ origin[:, :, None]
+        covariance = np.linalg.inv(precision)
+        mean = np.where(live, (covariance @ pull)[:, :, 0], origin)
+        covariance = np.where(live[:, :, None] & live[:, None, :], covariance, 0)
+        covariance += np.where(live, 0, variance)[:, :, None] * eye
+    root = np.linalg.cholesky(covariance)
+    dtype = flats[0].mean.dtype
+    means = split_leaves(flats, mean.astype(dtype))
+    factors = split_leaves(flats, root.astype(dtype))
+    return [
+        UnitNormal.of(jnp.asarray(m), jnp.asarray(f), group=q.group, unit_axes=q.unit_axes)
+        for q, m, f in zip(flats, means, factors, strict=True)
+    ]
 
 
 @jax.jit
@@ -137,15 +184,28 @@ def _mix_priors(beliefs: list[Normal], first_priors: list[Any], trust: float) ->
 def _redraw_idle(
     trainer: Trainer, state: TrainingState, first_priors: Any, key: Array
 ) -> TrainingState:
-    """Draw weights that have learnt nothing yet as at the start of a training.
+    """Initialise weights that have not learnt anything yet, as at the start of a training.
 
-    Beliefs that are still the prior's are wide and have no direction: from there, training would
-    not find what the new data could teach them.
+    Beliefs that still equal the prior are wide and centred on 0; training that starts from them
+    would not find what the new data could teach.
     """
     fresh = draw_weights(trainer.model, trainer, key)
     scores = score_weights(state, "bmr", prior=flatten_priors(trainer.spec.layout, first_priors))
-    idle = tuple(a & (s <= 0) for a, s in zip(state.alive, scores, strict=True))
-    weights = jax.tree.map(
-        lambda new, old, i: jnp.where(i, new, old), fresh, state.weights, Coordinates(idle, idle)
-    )
-    return state._replace(weights=weights)
+    first = flatten_priors(trainer.spec.layout, first_priors)
+    scores = order_weights(state, scores, prior=first)
+    idle = [a & (s <= 0) for a, s in zip(state.alive, scores, strict=True)]
+    mixing = list(state.weights.mixing)
+    for v, own in enumerate(mixing):
+        if own is not None:  # a unit is drawn anew as a whole, or what it knows would be lost
+            shape = own.shape[:-1]
+            busy = jnp.any((state.alive[v] & ~idle[v]).reshape(shape), axis=-1, keepdims=True)
+            idle[v] = jnp.broadcast_to(~busy, shape).reshape(idle[v].shape) & state.alive[v]
+            mixing[v] = jnp.where(busy[..., None], own, 0)
+
+    def choose(new: Any, old: Any) -> Any:
+        columns = zip(idle, new, old, strict=True)
+        return tuple(jnp.where(i, a, b) for i, a, b in columns)
+
+    old = state.weights
+    means, logs = choose(fresh.means, old.means), choose(fresh.log_deviations, old.log_deviations)
+    return state._replace(weights=Coordinates(means, logs, tuple(mixing)))

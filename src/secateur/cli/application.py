@@ -12,6 +12,7 @@ from secateur.cli.errors import UserError
 from secateur.cli.evaluate_command import evaluate
 from secateur.cli.fit_command import fit
 from secateur.cli.model_commands import export, predict, report
+from secateur.cli.prune_command import prune
 from secateur.cli.reproduce_command import reproduce_commands
 
 __all__ = ["app", "main"]
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (fit, predict, evaluate, export, report):
+for command in (fit, prune, predict, evaluate, export, report):
     app.command()(command)
 app.add_typer(data_commands, name="data")
 app.add_typer(reproduce_commands, name="reproduce")

@@ -16,10 +16,10 @@ from secateur.cli.errors import UserError, as_user_errors
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Missing", "fit"]
+__all__ = ["INTERRUPTED", "Inference", "Missing", "Task", "What", "fit", "remove_option"]
 
 _MAX_NAMES = 8  # of columns that were cut
-_INTERRUPTED = 130  # the exit code that shells give a program that Ctrl-C ended
+INTERRUPTED = 130  # the exit code that shells give a program that Ctrl-C ended
 
 Task = StrEnum("Task", ["regression", "classification"])
 Missing = StrEnum("Missing", ["error", "drop", "mean"])
@@ -229,16 +229,16 @@ def fit(
                 target,
                 settings,
                 folder,
-                command=_remove_option(command, "--resume"),
+                command=remove_option(command, "--resume"),
                 resume=resume,
                 force=force,
                 progress=not quiet,
                 say=say,
             )
     except RunInterrupted:
-        again = command if resume else f"{_remove_option(command, '--force')} --resume"
+        again = command if resume else f"{remove_option(command, '--force')} --resume"
         typer.echo(f"secateur: stopped. What was reached is kept; go on with\n  {again}", err=True)
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
     _show_result(run.record, run.folder.report, quiet=quiet)
 
 
@@ -266,7 +266,8 @@ def parse_layers(text: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-def _remove_option(command: str, option: str) -> str:
+def remove_option(command: str, option: str) -> str:
+    """Return a command without one of its options that takes no value."""
     return shlex.join(part for part in shlex.split(command) if part != option)
 
 

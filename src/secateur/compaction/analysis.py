@@ -1,4 +1,4 @@
-"""All that compaction has to know of a model function, worked out once for its shapes."""
+"""The analysis of a model function that compaction needs, done once for its shapes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import numpy as np
 
 from secateur.compaction.influence import Influence
 from secateur.equations import Equation, Interpreter, Program, Slot, compat, primitives
+from secateur.equations.primitives import Policy
 from secateur.propagation.propagator import Propagator
 from secateur.propagation.uncertain_values import Uncertain, as_uncertain
 from secateur.pytrees import is_belief
 from secateur.structure.unit_search import LabelledFunction, Units, is_array, label_function
 
 _UNCHANGED = primitives.IDENTITIES | {primitives.CONVERSION}
-# Of these, every element of the operand is in the result once.
+# Primitives whose result contains every element of the operand exactly once.
 _ONE_TO_ONE = primitives.RESHAPES | _UNCHANGED
 
 
@@ -27,14 +28,14 @@ _ONE_TO_ONE = primitives.RESHAPES | _UNCHANGED
 class BiasedProduct:
     """One `dot_general` or convolution of values with weights, and the bias that is added.
 
-    Elements of weights have numbers: those of the first array of the params, then the second's ….
+    Elements of weights are numbered through all arrays of the params, in order.
 
     Attributes:
         equation: The equation.
         values: The operand that is not a weight.
-        side: Which operand that is.
+        side: Index of that operand.
         axes: Axes of the values that are summed over and may distinguish units.
-        weights: The number of each element of the other operand.
+        weights: Number of each element of the other operand.
         biases: For every element of the result, the number of the bias added to it.
     """
 
@@ -47,16 +48,16 @@ class BiasedProduct:
 
 
 class OriginSearch(Interpreter):
-    """The walk that follows weights while they are only moved about.
+    """The walk that follows weights as long as they are only moved.
 
-    A value is the number of the weight in each of its elements, or None for anything else.
+    A value holds the number of the weight in each of its elements; other values are None.
 
     Args:
         program: Flat equations.
         arrays: Number of inputs that are weights.
 
     Attributes:
-        uses: How often each weight is used for anything but being moved.
+        uses: Number of times that each weight is used other than by moving it.
     """
 
     def __init__(self, program: Program, arrays: int) -> None:
@@ -70,16 +71,18 @@ class OriginSearch(Interpreter):
         for output in self.run(origins):
             self.count_use(output)
 
+    policies = primitives.policies(otherwise=Policy.USE)
+
     def constant(self, value: Any) -> None:
         """Return None: a constant is not a weight."""
 
     def count_use(self, origins: np.ndarray | None) -> None:
-        """Note that these weights are used."""
+        """Record that these weights are used."""
         if origins is not None:
             self.uses[np.unique(origins)] += 1
 
     def evaluate(self, equation: Equation, operands: list[Any]) -> list[Any]:
-        """Follow weights through what only moves them; anything else uses them."""
+        """Follow weights through operations that only move them; all other operations use them."""
         if len(operands) == 1 and operands[0] is not None:
             if equation.name in _UNCHANGED:
                 return operands
@@ -90,12 +93,12 @@ class OriginSearch(Interpreter):
         return [None] * len(equation.outputs)
 
     def are_used_once(self, elements: np.ndarray) -> bool:
-        """Whether each of these weights is used once."""
+        """Whether each of these weights is used exactly once."""
         return bool(np.all(self.uses[elements] == 1))
 
 
 def find_products(program: Program, arrays: int) -> list[BiasedProduct]:
-    """Find the products whose weights and biases are used for nothing else.
+    """Find the products whose weights and biases are not used anywhere else.
 
     Args:
         program: Flat equations.
@@ -139,7 +142,7 @@ def _move(equation: Equation, places: np.ndarray) -> list[np.ndarray]:
 def _find_bias(
     slot: Slot, search: OriginSearch, users: dict[Any, list[Equation | None]]
 ) -> np.ndarray | None:
-    """The number of the bias added to each element of a value, if it is only ever added to."""
+    """Number of the bias added to each element of a value, if that is its only use."""
     shape = slot.shape
     places = np.arange(int(np.prod(shape, dtype=int))).reshape(shape)
     while len(users.get(slot, ())) == 1:
@@ -166,7 +169,7 @@ Arrays = list[np.ndarray]
 
 @dataclass(eq=False)
 class Analysis:
-    """What is known of a model function.
+    """The structure of a model function.
 
     Attributes:
         labelled: The function, with labels on all axes.
@@ -181,13 +184,13 @@ class Analysis:
 
     @cached_property
     def axes(self) -> list[tuple[np.ndarray, ...]]:
-        """Return, for every array and each axis, the number of each element's unit."""
+        """Return, for every array and axis, the number of each element's unit."""
         leaves = self.labelled.structure.flatten_up_to(self.units.axes)
         return [a for a, yes in zip(leaves, self.labelled.is_array, strict=True) if yes]
 
     @cached_property
     def numbers(self) -> dict[int, int]:
-        """Return the number of the unit for the label that stands for it."""
+        """Return the unit's number for each label."""
         partition = self.labelled.partition
         pairs: dict[int, int] = {}
         for own, axes in zip(self.labelled.weights, self.axes, strict=True):
@@ -204,19 +207,19 @@ class Analysis:
 
     @cached_property
     def products(self) -> list[BiasedProduct]:
-        """Return the products with weights after which a bias is added."""
+        """Return the products with weights to which a bias is added."""
         return find_products(self.labelled.search.program, len(self.labelled.weights))
 
     @cached_property
     def influence(self) -> Influence:
-        """Return what depends on what."""
+        """Return the dependencies between weights, data and outputs."""
         watched = [product.values for product in self.products]
         return Influence(self.labelled.search, len(self.labelled.weights), watched)
 
     def moments(
         self, how: str, beliefs: Sequence[Any], data: Sequence[Any]
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Return mean and variance of the values of all products, for some inputs."""
+        """Return mean and variance of the values of all products, for given inputs."""
         means, variances = self._moments(how, list(beliefs), list(data))
         return [np.asarray(m) for m in means], [np.asarray(v) for v in variances]
 
@@ -237,18 +240,18 @@ class Analysis:
         return jax.jit(moments, static_argnums=0)
 
     def dead(self, alive: Sequence[np.ndarray]) -> np.ndarray:
-        """Which units have no weight that the function depends on.
+        """Mask of the units of whose weights the function is independent.
 
-        Such a unit's weights may as well all be 0, and then it can be taken out.
+        The weights of such a unit may as well all be 0, and then it can be removed.
         """
         return ~self._with_any(self.influence.influential(alive))
 
     def read(self, alive: Sequence[np.ndarray]) -> np.ndarray:
-        """Which units something reads, also where all it reads is 0."""
+        """Mask of the units that are read, even if their value is always 0."""
         return self._with_any(self.influence.read(alive))
 
     def _with_any(self, masks: Sequence[np.ndarray]) -> np.ndarray:
-        any_true = np.zeros(len(self.units) + 1, bool)  # the last one is for elements of no unit
+        any_true = np.zeros(len(self.units) + 1, bool)  # last: elements of no unit
         for mask, axes in zip(masks, self.axes, strict=True):
             for axis, units in enumerate(axes):
                 others = tuple(a for a in range(mask.ndim) if a != axis)
@@ -256,7 +259,7 @@ class Analysis:
         return any_true[:-1]
 
     def members(self, chosen: np.ndarray) -> Arrays:
-        """Which elements of the arrays belong to a chosen unit."""
+        """Mask of the elements of the arrays that belong to a chosen unit."""
         padded = np.append(chosen, False)
         masks = []
         for axes in self.axes:
@@ -269,7 +272,7 @@ class Analysis:
 
 
 def analyse(f: Callable[[Any, Any], Any], params: Any, x: Any) -> Analysis:
-    """Follow a function's axes; the last few functions and shapes are remembered."""
+    """Follow a function's axes; results for the last few functions and shapes are cached."""
 
     def shapes(tree: Any) -> tuple[Any, tuple[Any, ...]]:
         leaves, structure = jax.tree.flatten(tree)
@@ -280,7 +283,7 @@ def analyse(f: Callable[[Any, Any], Any], params: Any, x: Any) -> Analysis:
     key = (f, *shapes(params), *shapes(x))
     try:
         return _analyse_shapes(*key)
-    except TypeError:  # something of the user's is not hashable, or the function refuses
+    except TypeError:  # something is not hashable, or the function cannot be traced
         return _analyse_shapes.__wrapped__(*key)
 
 

@@ -35,15 +35,15 @@ __all__ = ["compact", "find_used_inputs"]
 # Random inputs on which the smaller model is compared with the original.
 ROWS = 32
 _TOLERANCE = 1e-6  # relative to the largest output
-_ROUNDING = 32  # units in the last place, where that is more: single precision
-_SQUARE_ROUNDING = 4  # likewise, of the square of the largest mean
+_ROUNDING = 32  # units in the last place, where that is larger (single precision)
+_SQUARE_ROUNDING = 4  # the same, relative to the square of the largest mean
 
 
 def compact(trained: Trained, *, drop_inputs: bool = False, inputs: Any = None) -> Trained:
-    """Take dead units out of a trained model, without any change of what it predicts.
+    """Remove dead units from a trained model without changing its predictions.
 
     A unit is dead if none of its weights has an effect: nothing reads it, or it is always 0. A unit
-    whose inputs are all cut is a constant, which goes into the bias of the units that read it, if
+    whose inputs are all cut is a constant. It is folded into the bias of the units that read it, if
     they have one (mean and variance of w·c are added to those of the bias):
 
         y_k = b_k + Σ_u w_uk c_u        b_k ← b_k + w_uk c_u
@@ -54,16 +54,16 @@ def compact(trained: Trained, *, drop_inputs: bool = False, inputs: Any = None) 
 
     Args:
         trained: A trained model, from `prune`, `fit`, `update` or `load`.
-        drop_inputs: Whether to remove input features that no weight reads, too. The compacted model
+        drop_inputs: Whether to also remove input features that no weight reads. The compacted model
             then takes only the features in `compaction.kept_inputs` (last axis of the inputs).
-        inputs: Some rows like those given to `fit`; only their shapes count. Not needed for
+        inputs: Some rows like those given to `fit`; only their shapes are used. Not needed for
             `secateur.networks`.
 
     Returns:
-        A `Trained` whose `compaction` says what was removed. Its function is a smaller
+        A `Trained` whose `compaction` describes what was removed. Its function is a smaller
         `secateur.networks` specification, or your own function if that accepts smaller arrays, or
-        else the same equations with smaller sizes. A layer of which nothing is left keeps one unit,
-        with all weights cut. What a model was updated from (`update`) is not kept.
+        else the same equations with smaller sizes. A layer without remaining units keeps one, with
+        all weights cut. The priors from before an `update` are not kept.
 
     Example:
         >>> import secateur as sc
@@ -81,8 +81,8 @@ def compact(trained: Trained, *, drop_inputs: bool = False, inputs: Any = None) 
     """
     if not isinstance(trained, Trained):
         raise TypeError(
-            f"compact: a {type(trained).__name__} is not a trained model. Pass what fit, prune, "
-            "update or load returned."
+            f"compact: a {type(trained).__name__} is not a trained model. Give the result of fit, "
+            "prune, update or load."
         )
     model, example = trained.model, _example_inputs(trained, inputs)
     leaves, _, treedef = flatten_beliefs(trained.beliefs)
@@ -105,7 +105,7 @@ def compact(trained: Trained, *, drop_inputs: bool = False, inputs: Any = None) 
     weights = _fold_constants(analysis, weights, data, model.inference, keeps_outputs)
     dead = analysis.dead(weights.alive())
     removal = choose_units(analysis, dead, drop_inputs=drop_inputs)
-    # A unit that was read and yet can be removed is a constant: 0, or folded into a bias.
+    # A unit that is read and can still be removed is a constant: 0, or folded into a bias.
     constant = analysis.read(before) if removal.removed.any() else np.zeros(len(dead), bool)
     weights = weights.cut(analysis.members(dead))
     beliefs, priors = _shrink_trees(beliefs_of(weights), trained.priors, removal)
@@ -115,7 +115,7 @@ def compact(trained: Trained, *, drop_inputs: bool = False, inputs: Any = None) 
 
 
 def find_used_inputs(trained: Trained, *, inputs: Any = None) -> np.ndarray:
-    """Return which input features the predictions of a trained model depend on.
+    """Return the input features on which the predictions of a trained model depend.
 
     Args:
         trained: A trained model whose inputs are one array.
@@ -139,7 +139,7 @@ def find_used_inputs(trained: Trained, *, inputs: Any = None) -> np.ndarray:
     analysis = analyse(trained.model.f, mean_weights(trained.beliefs), example)
     dead = analysis.dead(Weights.of(leaves).alive())
     (units,) = find_features(analysis)
-    if not units.size:  # the last axis is that of the rows
+    if not units.size:  # the last axis is the axis of rows
         return np.ones(np.shape(example)[-1], bool)
     return ~np.append(dead, False)[units]
 
@@ -149,7 +149,7 @@ def _has_axes(leaf: Any) -> bool:
 
 
 def _example_inputs(trained: Trained, inputs: Any) -> Any:
-    """Two rows of standardised inputs, in zeros where only the shape is known."""
+    """Two rows of standardised inputs; zeros if only their shape is known."""
     dtype, f = lay_out(trained.beliefs)[0].dtype, trained.model.f
     if inputs is not None:
         rows = jax.tree.map(lambda a: np.asarray(a)[np.arange(2) % len(a)], inputs)
@@ -167,10 +167,10 @@ def _example_inputs(trained: Trained, inputs: Any) -> Any:
 def _fold_constants(
     analysis: Analysis, weights: Weights, data: list[Any], inference: str, keeps_outputs: Any
 ) -> Weights:
-    """Fold constant units into biases, where that is exact and lets the whole unit go."""
+    """Fold constant units into biases, where that is exact and frees the whole unit."""
 
     def of_removable_units(folds: list[Fold]) -> list[Fold]:
-        """Leave out the units that something would still read."""
+        """Leave out the units that would still be read."""
         while folds:
             dead = analysis.dead(apply_folds(weights, folds).alive())
             still_read = np.zeros(len(dead), bool)
@@ -219,7 +219,7 @@ def _choose_function(
     model: BayesianModel, params: Any, beliefs: Any, removal: Removal, x: Any,
     truth: list[Any],
 ) -> Any:  # fmt: skip
-    """Return the first function for the smaller arrays that predicts what the original did."""
+    """Return the first function for the smaller arrays that predicts the same as the original."""
     small_x = removal.shrink_inputs(x)
     reasons: list[str] = []
     for f in _candidates(model.f, params, beliefs, removal):
@@ -276,7 +276,7 @@ def _smaller_model(
         prior=priors,
         where=treedef.unflatten([is_belief(leaf) for leaf in leaves]),
     )
-    # Accuracy is what it was; weights that had no effect are not paid for any more.
+    # The accuracy is unchanged; weights without effect no longer add to the complexity.
     change = _complexity(beliefs, priors) - _complexity(trained.beliefs, trained.priors)
     parts = replace(trained.parts, complexity_weights=trained.parts.complexity_weights + change)
     before = [leaf for leaf in flatten_beliefs(trained.beliefs)[0] if _has_axes(leaf)]
@@ -332,7 +332,7 @@ def _shrink_scaling(scaling: Scaling, removal: Removal) -> Scaling:
 
 
 def random_inputs(example: Any, rows: int, seed: int = 0) -> Any:
-    """Draw inputs like an example; values that are not real numbers are the example's own."""
+    """Draw inputs in the form of an example; values that are not real numbers are copied."""
     rng = np.random.default_rng(seed)
 
     def draw(x: Any) -> Any:
@@ -345,7 +345,7 @@ def random_inputs(example: Any, rows: int, seed: int = 0) -> Any:
 
 
 def evaluate_outputs(f: Any, inference: str, beliefs: Any, x: Any) -> list[Any]:
-    """Return the outputs as Normals of NumPy arrays, or under sampling f at the mean weights."""
+    """Return the outputs as Normals of NumPy arrays; if inference samples, at the mean weights."""
     layout, flat, certain = lay_out(to_numpy(beliefs))
     result = to_numpy(_evaluate(f, inference, layout, flat, certain, x))
     return jax.tree.leaves(result, is_leaf=is_belief)
@@ -357,7 +357,7 @@ def _evaluate(f, inference, layout, flat, certain, x) -> Any:
     if draws(inference):
         return f(mean_weights(beliefs), x)
     outputs = propagate(f, inference)(None, beliefs, x)
-    # What no weight is left to make uncertain comes back as an array: its variance is 0.
+    # An output that depends on no uncertain weight is an array: its variance is 0.
     return jax.tree.map(
         lambda y: y if is_belief(y) else Normal(y, jnp.zeros_like(y)), outputs, is_leaf=is_belief
     )
@@ -371,7 +371,7 @@ def are_same(one: list[Any], other: list[Any]) -> bool:
 def _is_same(one: Any, other: Any) -> bool:
     if not is_belief(one):
         return _is_close(one, other)
-    # A variance is a difference of squares: its rounding is that of the mean's square.
+    # A variance is a difference of squares, so its rounding scales with the mean's square.
     square = np.max(np.square(one.mean.astype(np.float64)), initial=0)
     slack = _SQUARE_ROUNDING * float(jnp.finfo(one.mean.dtype).eps) * square
     return _is_close(one.mean, other.mean) and _is_close(one.variance, other.variance, slack)

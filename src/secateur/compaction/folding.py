@@ -1,9 +1,9 @@
-"""A unit that is the same for all data becomes part of the next bias.
+"""Folding of units that are constant over the data into biases.
 
     y_k = b_k + Σ_u w_uk c_u:    E[w c] = E[w] E[c]    V[w c] = V[w] (E[c]² + V[c]) + E[w]² V[c]
 
-are added to mean and variance of the bias, and the weights w_uk are cut. Then nobody reads the
-unit, and it goes as any other that is not read.
+are added to mean and variance of the bias, and the weights w_uk are cut. Then the unit is no longer
+read, and is removed like any other unread unit.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from secateur.equations import compat
 from secateur.propagation import UnsupportedOperation, draws
 from secateur.pytrees import is_belief
 
-# Contributions to one bias that differ by no more than rounding, relative to their size.
+# Relative difference up to which contributions to one bias count as equal.
 _ROUNDING = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """All arrays of the params as they are believed to be, in NumPy.
+    """The beliefs about all arrays of the params, in NumPy.
 
     Attributes:
-        means: Means of each array; 1 for what is not a real number, such as a random key.
-        variances: Variances likewise; None for an array that is certain.
-        originals: The arrays as they came.
+        means: Means of each array; 1 for values that are not real numbers, such as random keys.
+        variances: Variances of each array; None for an array that is certain.
+        originals: The original arrays.
     """
 
     means: tuple[np.ndarray, ...]
@@ -53,7 +53,7 @@ class Weights:
         return cls(tuple(means), tuple(variances), tuple(leaves))
 
     def beliefs(self) -> list[Any]:
-        """Return Normals, and arrays where they came as such."""
+        """Return Normals, and plain arrays where the original was one."""
         result: list[Any] = []
         for mean, variance, own in zip(self.means, self.variances, self.originals, strict=True):
             if variance is not None:
@@ -64,7 +64,7 @@ class Weights:
         return result
 
     def alive(self) -> list[np.ndarray]:
-        """Return where each array may differ from 0."""
+        """Return masks of where the arrays may differ from 0."""
         pairs = zip(self.means, self.variances, strict=True)
         return [(m != 0) if v is None else (m != 0) | (v != 0) for m, v in pairs]
 
@@ -87,7 +87,7 @@ class Weights:
         )
 
     def unflat(self, means: np.ndarray, variances: np.ndarray) -> Weights:
-        """Return such vectors as arrays."""
+        """Split such vectors into arrays."""
         ends = np.cumsum([m.size for m in self.means])[:-1]
         new_means = [
             n.reshape(m.shape).astype(m.dtype)
@@ -106,14 +106,14 @@ def _without(array: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """The constants that one product can hand over to its bias.
+    """The constants of one product that can be folded into its bias.
 
     Attributes:
         product: The product.
-        axis: Axis of its values along which the units are.
-        units: The number of the unit of each element along it that is constant; −1 for others.
-        mean: The constants' means, 0 for all that is not one.
-        variance: Variances likewise.
+        axis: Axis of its values along which the units lie.
+        units: Number of the unit of each constant element along that axis; −1 for others.
+        mean: Means of the constants, 0 elsewhere.
+        variance: Variances of the constants, 0 elsewhere.
     """
 
     product: BiasedProduct
@@ -131,9 +131,9 @@ def find_folds(
     Args:
         analysis: Analysis of the function.
         weights: Beliefs about the weights.
-        data: Some inputs.
-        inference: Inference of the model. If it samples, the constants are those of the mean
-            weights.
+        data: Example inputs.
+        inference: Inference algorithm of the model. If it samples, the constants are computed at
+            the mean weights.
     """
     products = analysis.products
     if not products:
@@ -174,7 +174,7 @@ def _moments(
 
 
 def apply_folds(weights: Weights, folds: Iterable[Fold]) -> Weights:
-    """Hand the constants over to the biases."""
+    """Fold the constants into the biases."""
     means, variances = weights.flat(weights.means), weights.flat(weights.variances)
     certain = np.concatenate(
         [np.full(m.size, v is None) for m, v in zip(weights.means, weights.variances, strict=True)]
@@ -184,9 +184,9 @@ def apply_folds(weights: Weights, folds: Iterable[Fold]) -> Weights:
         mean, variance = _contribution(fold, means, variances)
         targets, first = np.unique(biases, return_index=True)
         if np.any(certain[targets] & (variance[first] > 0)):
-            continue  # a certain bias has no place for a variance
+            continue  # a certain bias cannot take a variance
         if not (_same_everywhere(biases, mean) and _same_everywhere(biases, variance)):
-            continue  # a border of zeros, say: there is less to add there
+            continue  # not uniform, for example because of zero padding
         means[targets] += mean[first]
         variances[targets] += variance[first]
         folded = _weights_of(fold)
@@ -197,7 +197,7 @@ def apply_folds(weights: Weights, folds: Iterable[Fold]) -> Weights:
 def _contribution(
     fold: Fold, means: np.ndarray, variances: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of what the constants add to each element of the product."""
+    """Mean and variance of the constants' contribution to each element of the product."""
     equation = fold.product.equation
     own_mean, own_variance = means[fold.product.weights], variances[fold.product.weights]
 
@@ -222,7 +222,7 @@ def _same_everywhere(biases: np.ndarray, values: np.ndarray) -> bool:
 
 
 def _weights_of(fold: Fold) -> np.ndarray:
-    """The numbers of the weights that read the constants."""
+    """Numbers of the weights that read the constants."""
     product = fold.product
     numbers = product.equation.params["dimension_numbers"]
     if product.equation.name == "dot_general":
@@ -234,7 +234,7 @@ def _weights_of(fold: Fold) -> np.ndarray:
 
 
 def leave_out(fold: Fold, units: np.ndarray) -> Fold:
-    """Leave some units' constants where they are."""
+    """Exclude some units from folding."""
     stay = (fold.units >= 0) & np.isin(fold.units, np.flatnonzero(units))
     left = np.where(stay, -1, fold.units)
     column = (left >= 0).reshape([-1 if a == fold.axis else 1 for a in range(fold.mean.ndim)])

@@ -1,10 +1,10 @@
-"""What depends on what in a model function, given which of its weights are cut.
+"""Dependencies in a model function, given which of its weights are cut.
 
-The function is evaluated on indicators instead of numbers: 1 for what may differ from 0, else 0.
-A sum is then "any of them", a product "all of them", and a function with f(0) ≠ 0 is always 1. The
-reverse derivative of that (JAX's own, with every cotangent made an indicator too) says what the
-outputs depend on; the forward derivative, what depends on the data. No number of the model enters
-but whether it is 0, so nothing is missed because an activation happens to be off.
+The function is evaluated on indicators instead of numbers: 1 for values that may differ from 0,
+else 0. A sum is then "any", a product "all", and a function with f(0) ≠ 0 is always 1. Reverse-mode
+differentiation of this (JAX's own, with every cotangent made an indicator too) finds what the
+outputs depend on; forward mode finds what depends on the data. Only whether a number is 0 is used,
+so no dependency is missed because an activation happens to be off.
 """
 
 from __future__ import annotations
@@ -19,12 +19,19 @@ import numpy as np
 from jax import Array
 
 from secateur.equations import Equation, RuleTable, Slot, compat, primitives
-from secateur.equations.control_flow import Scan
+from secateur.equations.control_flow import Scan, WhileLoop
+from secateur.equations.primitives import Kind, Policy
+from secateur.structure.place_rules import update_axes
 from secateur.structure.unit_search import LabelledInterpreter, UnitSearch
 
 # Linear with coefficients 0 and 1, or products of two operands: JAX evaluates them on indicators.
 _MOVES = primitives.FIXED_MOVES | primitives.JOINS
 _AS_IT_IS = _MOVES | primitives.PRODUCTS | primitives.ADDITIONS
+_PARTS = {"complex", "real", "imag", "conj"}
+# A loop of unknown length that carries more elements mixes all of them.
+_LONGEST_LOOP = 256
+# They want their indices as they are.
+_BY_PLACES = primitives.LOOKUPS | primitives.UPDATES | primitives.SEGMENT_EXTREMA
 
 
 @jax.custom_vjp
@@ -62,12 +69,12 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 class Influence:
-    """What depends on what in one function; compiled once for all sets of weights that are cut.
+    """Dependencies in one function; compiled once for all sets of cut weights.
 
     Args:
         search: The walk that labelled the function's axes.
         weights: Number of inputs that are weights; the others are data.
-        watched: Intermediate values, for `find_varying`.
+        watched: Intermediate values to examine in `find_varying`.
     """
 
     def __init__(self, search: UnitSearch, weights: int, watched: Sequence[Slot]) -> None:
@@ -94,18 +101,18 @@ class Influence:
         self._with_tangents = jax.jit(with_tangents)
 
     def influential(self, alive: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Which elements of the weights the function's results depend on.
+        """Find the elements of the weights on which the function's results depend.
 
         Args:
             alive: For every array of the params, where it may differ from 0.
 
         Returns:
-            Bools like `alive`: False for what is cut, what meets only zeros, what nothing reads.
+            Masks like `alive`: False for weights that are cut, multiply only zeros, or are unread.
         """
         return self._dependence(alive, never_zero=False)
 
     def read(self, alive: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Which elements of the weights the results would depend on if no unit were always 0."""
+        """Find the elements on which the results would depend if no unit were always 0."""
         return self._dependence(alive, never_zero=True)
 
     def _dependence(self, alive: Sequence[np.ndarray], *, never_zero: bool) -> list[np.ndarray]:
@@ -115,9 +122,9 @@ class Influence:
     def find_varying(
         self, alive: Sequence[np.ndarray]
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Which elements of the watched values may differ from 0, and which change with the data.
+        """Find the elements of the watched values that may differ from 0, and those that vary.
 
-        A loop's state counts as changing unless it stays 0: it depends on the number of steps.
+        A loop's state counts as varying unless it stays 0: it depends on the number of steps.
         """
         values, tangents = self._with_tangents(*self._indicators(alive))
         return [np.asarray(v) > 0 for v in values], [np.asarray(t) > 0 for t in tangents]
@@ -132,7 +139,7 @@ class Influence:
 
 
 def _dtype(dtype: Any) -> Any:
-    """The dtype of a value's indicator: its own, if it is of real numbers."""
+    """Dtype of a value's indicator: the value's own, if that is a real number."""
     if dtype is not None and jnp.issubdtype(dtype, jnp.floating):
         return dtype
     return jnp.float32
@@ -140,7 +147,7 @@ def _dtype(dtype: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class _Known:
-    """A value that depends on neither weights nor data: an index into an array, say."""
+    """A value that depends on neither weights nor data, such as an index into an array."""
 
     value: Any
 
@@ -150,11 +157,18 @@ class IndicatorWalk(LabelledInterpreter):
 
     Args:
         search: The walk that labelled the function's axes.
-        squash: Makes indicators of counts.
-        never_zero: Whether all that is computed counts as other than 0.
+        squash: Function that converts counts to indicators.
+        never_zero: Whether all computed values count as nonzero.
     """
 
     rules = RuleTable()
+    policies = primitives.policies(
+        Kind.CONTROL_FLOW, Kind.COPY, Kind.CONVERSION, Kind.ARITHMETIC, Kind.SMOOTH, Kind.KINKED,
+        Kind.STEP, Kind.COMPARISON, Kind.LOGIC, Kind.CHOICE, Kind.SPECIAL, Kind.MOVE, Kind.JOIN,
+        Kind.LOOKUP, Kind.UPDATE, Kind.SEGMENT, Kind.CONTRACTION, Kind.ADDITION, Kind.REDUCTION,
+        Kind.LOGICAL_REDUCTION, Kind.ARGUMENT, Kind.WINDOW, Kind.CUMULATIVE, Kind.ORDER,
+        Kind.COMPLEX, otherwise=Policy.MIX,
+    )  # fmt: skip
 
     def __init__(self, search: UnitSearch, squash: Any, *, never_zero: bool = False) -> None:
         super().__init__(search)
@@ -165,7 +179,7 @@ class IndicatorWalk(LabelledInterpreter):
         return IndicatorWalk(body, self.squash, never_zero=self.never_zero)
 
     def run_nested(self, body: UnitSearch, inputs: Sequence[Any]) -> list[Array]:
-        """Return the indicators of what a nested walk makes of its inputs."""
+        """Return the indicators of a nested walk's results."""
         walk = self.nested(body)
         return [walk.indicator(value) for value in walk.run(inputs)]
 
@@ -178,11 +192,11 @@ class IndicatorWalk(LabelledInterpreter):
         return _of_constant(value.value) if isinstance(value, _Known) else value
 
     def is_known(self, operands: list[Any]) -> bool:
-        """Whether all operands are known."""
+        """Whether all operands are known values."""
         return all(isinstance(operand, _Known) for operand in operands)
 
     def evaluate_known(self, equation: Equation, operands: list[Any]) -> list[Any]:
-        """Evaluate an equation now, though the walk itself is compiled."""
+        """Evaluate an equation immediately, although the walk itself is compiled."""
         with jax.ensure_compile_time_eval():
             return [_Known(r) for r in compat.bind(equation.eqn, *(o.value for o in operands))]
 
@@ -197,24 +211,29 @@ class IndicatorWalk(LabelledInterpreter):
         ]
 
     def apply(self, equation: Equation, operands: list[Any]) -> list[Array]:
-        """Return counts for an equation's results; a lookup wants its indices as they are."""
-        if equation.name not in primitives.LOOKUPS:
+        """Return counts for an equation's results; lookups need their indices as they are."""
+        if equation.name not in _BY_PLACES:
             operands = [self.indicator(operand) for operand in operands]
         return super().apply(equation, operands)
 
     def apply_default(self, equation: Equation, operands: list[Array]) -> list[Array]:
-        """Let every result of an equation that is not known depend on every operand."""
+        """Let every result of an equation without a rule depend on every operand."""
         operands = [self.indicator(operand) for operand in operands]
         whatever = self.squash(1 + sum((jnp.sum(i) for i in operands), start=jnp.zeros(())))
         return [jnp.broadcast_to(whatever, slot.shape) for slot in equation.outputs]
 
     @rules.declare(*_AS_IT_IS)
     def evaluate_as_it_is(self, equation: Equation, operands: list[Array]) -> list[Array]:
-        """A sum of indicators, or of their products."""
+        """Evaluate the equation itself: a sum of indicators, or of their products."""
         widest = jnp.result_type(*operands)
         return compat.bind(equation.eqn, *(value.astype(widest) for value in operands))
 
-    @rules.declare(*(primitives.REDUCTIONS.keys() - {"reduce_sum"}))
+    @rules.declare(*primitives.SIDE_BY_SIDE)
+    def side_by_side(self, equation: Equation, operands: list[Array]) -> list[Array]:
+        """Each result is its operand."""
+        return operands
+
+    @rules.declare(*(primitives.REDUCTIONS.keys() - {"reduce_sum"}), *primitives.ARGUMENTS)
     def reduce(self, equation: Equation, operands: list[Array]) -> list[Array]:
         """Any of the elements."""
         return [jnp.sum(operands[0], axis=tuple(equation.params["axes"]))]
@@ -232,9 +251,55 @@ class IndicatorWalk(LabelledInterpreter):
             jax.lax.reduce_window(x, zero, jax.lax.add, sizes, strides, padding, base, dilation)
         ]
 
-    @rules.declare(*primitives.ELEMENTWISE)
+    @rules.declare(*(primitives.CUMULATIVE - primitives.ADDITIONS))
+    def accumulate(self, equation: Equation, operands: list[Array]) -> list[Array]:
+        """Any of the elements so far; what is 0 so far need not be 0 afterwards."""
+        reverse = equation.params["reverse"]
+        return [1 + jax.lax.cumsum(operands[0], equation.params["axis"], reverse=reverse)]
+
+    @rules.declare("sort")
+    def sort(self, equation: Equation, operands: list[Array]) -> list[Array]:
+        """Any of the elements along the axis, of any operand."""
+        some = sum(operands[1:], start=operands[0])
+        along = jnp.sum(some, axis=equation.params["dimension"], keepdims=True)
+        return [jnp.broadcast_to(along, slot.shape) for slot in equation.outputs]
+
+    @rules.declare("top_k")
+    def find_largest(self, equation: Equation, operands: list[Array]) -> list[Array]:
+        """Any of the elements along the axis."""
+        axis = equation.params.get("axis", operands[0].ndim - 1)
+        along = jnp.sum(operands[0], axis=axis, keepdims=True)
+        values, places = equation.outputs
+        return [jnp.broadcast_to(along, values.shape), jnp.broadcast_to(1 + along, places.shape)]
+
+    @rules.declare("fft")
+    def transform(self, equation: Equation, operands: list[Array]) -> list[Array]:
+        """Any of the elements along the axes."""
+        count, shape = len(equation.params["fft_lengths"]), equation.outputs[0].shape
+        axes = tuple(range(len(shape) - count, len(shape)))
+        return [jnp.broadcast_to(jnp.sum(operands[0], axis=axes, keepdims=True), shape)]
+
+    @rules.declare(*primitives.UPDATES, *primitives.SEGMENT_EXTREMA)
+    def update(self, equation: Equation, operands: list[Any]) -> list[Array]:
+        """Either what was there or the update; of unknown places, any may have been meant."""
+        x, new = (self.indicator(operands[i]) for i in _data_of(equation))
+        pairs = update_axes(equation)
+        gone = tuple(a for a in range(new.ndim) if a not in pairs.values())
+        rest = sorted(pairs.items(), key=lambda pair: pair[1])
+        column = [1] * x.ndim
+        for axis, _ in rest:
+            column[axis] = x.shape[axis]
+        spread = jnp.transpose(
+            jnp.sum(new, axis=gone), np.argsort(np.argsort([a for a, _ in rest]))
+        )
+        anywhere = jnp.broadcast_to(spread.reshape(column), x.shape)
+        return [x + anywhere.astype(x.dtype)]
+
+    @rules.declare(
+        *(primitives.ELEMENTWISE - primitives.SIDE_BY_SIDE), "complex", "real", "imag", "conj"
+    )
     def combine(self, equation: Equation, operands: list[Array]) -> list[Array]:
-        """A product is all of them, a sum any of them; a function with f(0) ≠ 0 is always 1."""
+        """A product is "all", a sum is "any"; a function with f(0) ≠ 0 is always 1."""
         name = equation.name
         if name == "mul":
             return [operands[0] * operands[1]]
@@ -243,12 +308,12 @@ class IndicatorWalk(LabelledInterpreter):
         if name == "select_n":
             return [self.squash(1 + operands[0]) * sum(operands[1:])]
         total = sum(operands[1:], start=operands[0])
-        keeps_zero = name in primitives.ZERO_IF_ALL_ARE or name in primitives.KEEPS_ZERO
+        keeps_zero = name in primitives.ZERO_IF_ALL_ARE | primitives.KEEPS_ZERO | _PARTS
         return [total if keeps_zero else 1 + total]
 
     @rules.declare(*primitives.LOOKUPS)
     def look_up(self, equation: Equation, operands: list[Any]) -> list[Array]:
-        """Whole slices keep their places; of other axes, any element may have been meant."""
+        """Axes taken as a whole keep their elements; along other axes any element may be read."""
         x, indices = self.indicator(operands[0]), operands[1:]
         if self.is_known(indices):
             return compat.bind(equation.eqn, x, *(i.value for i in indices))
@@ -266,14 +331,32 @@ class IndicatorWalk(LabelledInterpreter):
         return [jnp.broadcast_to(x.reshape(column), shape)]
 
     def remat(self, equation: Equation, operands: list[Any]) -> list[Array]:
-        """A recomputed part, as if its equations stood here."""
+        """Evaluate a recomputed part inline."""
         return self.run_nested(self.bodies(equation)[0], operands)
 
     def cond(self, equation: Equation, operands: list[Any]) -> list[Array]:
-        """Any of the branches, and the condition."""
+        """A result may depend on any of the branches, and on the condition."""
         results = [self.run_nested(body, operands[1:]) for body in self.bodies(equation)]
         which = self.squash(1 + self.indicator(operands[0]))
         return [which * sum(alternatives) for alternatives in zip(*results, strict=True)]
+
+    def while_loop(self, equation: Equation, operands: list[Any]) -> list[Array]:
+        """A loop of unknown length: what any number of its steps may depend on."""
+        loop, (_, body) = WhileLoop.of(equation), self.bodies(equation)
+        _, consts, carry = loop.split([self.indicator(operand) for operand in operands])
+        slots = body.program.inputs[len(consts) :]
+        carry = [v.astype(_dtype(s.dtype)) for v, s in zip(carry, slots, strict=True)]
+
+        def step(carry: list[Array], _: None) -> tuple[list[Array], None]:
+            after = self.run_nested(body, [*consts, *carry])
+            pairs = zip(carry, after, strict=True)
+            return [self.squash(c + v.astype(c.dtype)) for c, v in pairs], None
+
+        # What depends on what has spread through all elements after as many steps as there are.
+        length = sum(int(np.prod(v.shape, dtype=int)) for v in carry)
+        if length > _LONGEST_LOOP:
+            return self.apply_default(equation, operands)
+        return jax.lax.scan(step, carry, None, length=length)[0]
 
     def scan(self, equation: Equation, operands: list[Any]) -> list[Array]:
         """A loop over indicators."""
@@ -290,6 +373,11 @@ class IndicatorWalk(LabelledInterpreter):
 
         last, stacked = jax.lax.scan(step, start, xs, length=parts.length, reverse=parts.reverse)
         return [*([_differs_by_step(c) for c in last] if by_data else last), *stacked]
+
+
+def _data_of(equation: Equation) -> tuple[int, int]:
+    """Return which operands of an update are data."""
+    return (0, 1) if equation.name == "dynamic_update_slice" else (0, 2)
 
 
 def _of_constant(value: Any) -> Array:

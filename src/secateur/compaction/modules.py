@@ -1,4 +1,4 @@
-"""Smaller modules of Flax NNX, Equinox and Keras: the arrays, and the sizes beside them."""
+"""Smaller modules of Flax NNX, Equinox and Keras: their arrays and their size attributes."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def shrink_module(compacted: Trained, original: Any) -> Any:
             changed.
 
     Returns:
-        A new module. Dense, convolutional, GRU and LSTM layers have the smaller sizes in their own
-        attributes as well.
+        A new module. The size attributes of dense, convolutional, GRU and LSTM layers are updated,
+        too.
 
     Raises:
-        TypeError: The module is of another library, or a layer whose size changed is not one of
-            those that are known.
+        TypeError: The module is from another library, or a layer of a type that is not supported
+            has changed its size.
     """
     if compacted.compaction is None:
-        raise TypeError("shrink_module: the model was not compacted. Give what compact returned.")
+        raise TypeError("shrink_module: the model was not compacted. Give the result of compact.")
     params = compacted.model.params
     nodes = jax.tree.leaves(original, is_leaf=lambda n: _library(n) is not None)
     libraries = {_library(node) for node in nodes} - {None}
@@ -50,12 +50,12 @@ def shrink_module(compacted: Trained, original: Any) -> Any:
     raise TypeError(
         f"shrink_module: a {type(original).__name__} is not a module. Supported: modules of Flax "
         "NNX, of Equinox (or a tuple, list or dict of these) and of Keras. For a function of your "
-        "own, the compacted model's model has the smaller function and its params."
+        "own, use the smaller function and its params in compacted.model."
     )
 
 
 def _library(node: Any) -> str | None:
-    """The library that a module's class comes from, also through the user's own class."""
+    """The library of a module's class or of one of its base classes."""
     bases = {(c.__module__.split(".")[0], c.__name__) for c in type(node).__mro__}
     for name, base in (("flax", "Module"), ("equinox", "Module"), ("keras", "Model")):
         if (name, base) in bases:
@@ -66,7 +66,7 @@ def _library(node: Any) -> str | None:
 def _unknown(layer: Any, where: str, known: Any) -> TypeError:
     return TypeError(
         f"shrink_module: {where} is a {type(layer).__name__}, whose size changed and which is not "
-        f"known. Supported: {', '.join(known)}. The smaller function and its params are in "
+        f"supported. Supported: {', '.join(known)}. The smaller function and its params are in "
         "compacted.model."
     )
 
@@ -98,8 +98,8 @@ def _of_statistics(layer: Any) -> Sizes:
     if len(shapes) > 1:
         raise TypeError(
             "shrink_module: the running statistics of a BatchNorm are not among the params, so "
-            "they are not smaller. Give the whole state as params, with where=… for what is "
-            "uncertain."
+            "they cannot be made smaller. Give the whole state as params, and choose the "
+            "uncertain leaves with where=…."
         )
     return {"num_features": layer.mean.shape[0]}
 
@@ -174,7 +174,7 @@ def _equinox(original: Any, params: Any) -> Any:
     if not set(known) <= set(paths):
         missing = sorted(set(known) - set(paths))[0]
         raise TypeError(
-            f"shrink_module: the params are no part of this module: it has no {missing}. "
+            f"shrink_module: the params are not part of this module: it has no {missing}. "
             "Give the module that the params were taken from."
         )
     leaves = [known.get(path, leaf) for path, (_, leaf) in zip(paths, pairs, strict=True)]
@@ -182,7 +182,7 @@ def _equinox(original: Any, params: Any) -> Any:
 
 
 def _resized(old: Any, new: Any, equinox: Any, where: str) -> Any:
-    """Copy a pytree of modules, with the sizes that its arrays have."""
+    """Copy a pytree of modules, with size attributes that match their arrays."""
     if isinstance(new, list | tuple) and not hasattr(new, "_fields"):
         pairs = enumerate(zip(old, new, strict=True))
         return type(new)(_resized(o, n, equinox, f"{where}[{i}]") for i, (o, n) in pairs)

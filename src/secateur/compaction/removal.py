@@ -1,4 +1,4 @@
-"""Which units are removed, what is left of each array, and the record of it."""
+"""The choice of units to remove, the remaining parts of each array, and the record of both."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class RemovedUnits:
     """Units of one kind that were removed.
 
     Attributes:
-        where: A leaf of the params and an axis of it that distinguishes these units.
+        where: A leaf of the params and the axis of it that distinguishes these units.
         kind: "hidden" or "input".
         units: Number of units before.
-        unread: Indices, along that axis, of the removed units that nothing reads.
+        unread: Indices, along that axis, of the removed units that were not read.
         constant: Indices of the removed units that did not depend on the data: they were 0, or
-            became part of the next bias.
+            were folded into a bias.
     """
 
     where: str
@@ -45,12 +45,12 @@ class RemovedUnits:
 
 @dataclass(frozen=True, eq=False)
 class Removal:
-    """What is taken out.
+    """The units to remove and the elements that remain.
 
     Attributes:
         removed: Mask of the units.
-        kept: For every array of the params and each axis, which elements are left.
-        inputs: For every array of the inputs, what is left of its last axis; None for all.
+        kept: For every array of the params and each axis, the elements that remain.
+        inputs: For every array of the inputs, the rest of its last axis; None for all.
     """
 
     removed: np.ndarray
@@ -58,7 +58,7 @@ class Removal:
     inputs: list[InputsLeft | None]
 
     def shrink(self, number: int, values: Any) -> Any:
-        """Return what is left of an array of the params, or of another array of its shape."""
+        """Return the remaining part of an array of the params, or of an array of the same shape."""
         kept = self.kept[number]
         if np.shape(values) != tuple(map(len, kept)) or all(left.all() for left in kept):
             return values
@@ -67,7 +67,7 @@ class Removal:
         return values
 
     def shrink_inputs(self, x: Any) -> Any:
-        """Return what is left of the inputs."""
+        """Return the remaining part of the inputs."""
         structure: Any
         leaves, structure = jax.tree.flatten(x)
         pairs = zip(leaves, self.inputs, strict=True)
@@ -76,7 +76,7 @@ class Removal:
 
 
 def find_features(analysis: Analysis) -> list[np.ndarray]:
-    """Return, for every array of the inputs, the units of its last axis; −1 where there is none."""
+    """Return, for every array of the inputs, the units of its last axis, or −1."""
     return [
         analysis.unit_of(own.labels[-1]) if len(own.labels) > 1 else np.zeros(0, int)
         for own in analysis.labelled.data
@@ -84,10 +84,10 @@ def find_features(analysis: Analysis) -> list[np.ndarray]:
 
 
 def choose_units(analysis: Analysis, dead: np.ndarray, *, drop_inputs: bool) -> Removal:
-    """Choose which of the dead units are taken out.
+    """Choose which of the dead units to remove.
 
-    An input feature has to be asked for, and has to be an index along the last axis of the inputs.
-    An axis that would be empty keeps one unit: layers have at least one in every library.
+    Input features are removed only on request, and only along the last axis of the inputs. An axis
+    that would become empty keeps one unit, because no library supports layers without units.
     """
     is_input = np.array([unit.kind == "input" for unit in analysis.units.units], bool)
     features = find_features(analysis)
@@ -118,7 +118,7 @@ def choose_units(analysis: Analysis, dead: np.ndarray, *, drop_inputs: bool) -> 
 def describe_removal(
     analysis: Analysis, removed: np.ndarray, constant: np.ndarray
 ) -> tuple[RemovedUnits, ...]:
-    """Return which units were removed, by kind of unit."""
+    """Describe the removed units, by kind of unit."""
     groups: dict[Any, list[int]] = {}
     for number, unit in enumerate(analysis.units.units):
         key = (unit.kind, tuple((path, axis) for path, axis, _ in unit.members))

@@ -1,8 +1,8 @@
-"""A model function evaluated on smaller arrays, whatever sizes are written into it.
+"""A model function evaluated on smaller arrays, even if sizes are hard-coded in it.
 
 The original function is traced at its original sizes and its axes are followed; then its equations
-are evaluated with every size that counts removed units made smaller. What was a constant of the
-function (a start of a state, a width under a root) stays what it was.
+are evaluated with smaller sizes wherever units were removed. Constants of the function (an initial
+state, a width inside a square root) keep their values.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import numpy as np
 from jax import Array
 
 from secateur.equations import Equation, RuleTable, compat, primitives
-from secateur.equations.control_flow import Scan
+from secateur.equations.control_flow import Scan, WhileLoop
+from secateur.equations.primitives import Kind, Policy
 from secateur.structure.labels import AxisLabels, Partition
+from secateur.structure.place_rules import update_axes
 from secateur.structure.unit_search import (
     LabelledFunction,
     LabelledInterpreter,
@@ -27,17 +29,17 @@ from secateur.structure.unit_search import (
     label_function,
 )
 
-Kept = tuple[np.ndarray, ...]  # by axis, which elements are still there
+Kept = tuple[np.ndarray, ...]  # by axis, the elements that remain
 
 
 class SmallerFunction:
-    """A function of weights, and inputs, of which some indices are gone.
+    """A function of weights and inputs from which some elements have been removed.
 
     Args:
         f: The original function.
         params: Weights of the original shapes; their values do not matter.
-        kept: For every array of the params and each axis, which elements are left.
-        kept_inputs: For every array of the inputs, the axis and the indices that are left, or None.
+        kept: For every array of the params and each axis, the elements that remain.
+        kept_inputs: For every array of the inputs, the axis and the remaining indices, or None.
     """
 
     def __init__(
@@ -53,14 +55,14 @@ class SmallerFunction:
         self.__name__ = getattr(f, "__name__", type(f).__name__)
 
     def __call__(self, params: Any, x: Any) -> Any:
-        """Return what the original function would, with the units in place and cut."""
+        """Return what the original function would return with the removed units cut."""
         leaves = self._structure.flatten_up_to(params)
         pairs = list(zip(self._leaves, leaves, strict=True))
         input_structure: Any
         inputs, input_structure = jax.tree.flatten(x)
         wide = [_widened(a, at) for a, at in zip(inputs, self.kept_inputs, strict=True)]
         full = [jax.ShapeDtypeStruct(o.shape, n.dtype) if is_array(o) else o for o, n in pairs]
-        # The sizes of the data are those of this call, so the axes are followed anew.
+        # The data of this call may have other sizes, so the axes are followed again.
         labelled = label_function(
             self.f, self._structure.unflatten(full), input_structure.unflatten(wide)
         )
@@ -91,7 +93,7 @@ def _widened(x: Any, at: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class _Spread:
-    """A value to be copied along new axes; how many copies is known once it meets others."""
+    """A value to broadcast along new axes, whose sizes are known once it meets other values."""
 
     value: Any
     shape: tuple[int, ...]
@@ -106,7 +108,7 @@ def _materialise(value: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Remaining:
-    """Which elements of labelled axes are still there.
+    """The elements of labelled axes that remain.
 
     Attributes:
         partition: Partition of the labels.
@@ -117,7 +119,7 @@ class Remaining:
     removed: frozenset[int]
 
     def mask(self, labels: np.ndarray) -> np.ndarray:
-        """Return which elements of an axis are still there."""
+        """Return a mask of the elements of an axis that remain."""
         there = [i < 0 or self.partition.root(i) not in self.removed for i in labels.tolist()]
         return np.array(there, bool)
 
@@ -130,7 +132,7 @@ class Remaining:
         return tuple(int(mask.sum()) for mask in self.masks(value))
 
     def fit(self, value: Any, labels: np.ndarray, axis: int, target: np.ndarray) -> Any:
-        """Leave out of an axis what is not there any more in what it meets."""
+        """Remove from an axis the elements that its counterpart no longer has."""
         own = self.mask(labels)
         if len(own) != len(target) or own[~target].sum() == 0:
             return value
@@ -143,7 +145,7 @@ class Remaining:
         return _take(_materialise(value), places, axis)
 
     def align(self, value: Any, own: AxisLabels, target: Sequence[np.ndarray]) -> Any:
-        """Let all axes of a value have the elements of what it meets."""
+        """Give all axes of a value the same elements as its counterpart."""
         for axis, (labels, mask) in enumerate(zip(own.labels, target, strict=True)):
             value = self.fit(value, labels, axis, mask)
         return value
@@ -154,10 +156,14 @@ class SmallerEvaluation(LabelledInterpreter):
 
     Args:
         search: The walk that labelled the function's axes.
-        remaining: What is left of the axes.
+        remaining: The elements of the axes that remain.
     """
 
     rules = RuleTable()
+    policies = primitives.policies(
+        Kind.CONTROL_FLOW, Kind.LOOKUP, Kind.UPDATE, Kind.SEGMENT, Kind.CONTRACTION,
+        otherwise=Policy.EVALUATE,
+    )  # fmt: skip
 
     def __init__(self, search: UnitSearch, remaining: Remaining) -> None:
         super().__init__(search)
@@ -169,7 +175,7 @@ class SmallerEvaluation(LabelledInterpreter):
         return [_materialise(value) for value in walk.run(inputs)]
 
     def constant(self, value: Any) -> Any:
-        """Return a constant in NumPy, so that picking elements of it costs no equation."""
+        """Return a constant in NumPy, so that selecting elements adds no equation."""
         known = isinstance(value, jax.Array | np.ndarray)
         plain = known and not jnp.issubdtype(value.dtype, jax.dtypes.extended)
         return np.asarray(value) if plain else value
@@ -187,7 +193,7 @@ class SmallerEvaluation(LabelledInterpreter):
 
     @rules.declare("broadcast_in_dim")
     def spread(self, equation: Equation, operands: list[Any]) -> list[Any]:
-        """Put off copying a value along new axes."""
+        """Defer broadcasting a value along new axes."""
         shape = self.remaining.shape(self.result_labels(equation)[0])
         places = tuple(equation.params["broadcast_dimensions"])
         return [_Spread(_materialise(operands[0]), shape, places)]
@@ -200,7 +206,7 @@ class SmallerEvaluation(LabelledInterpreter):
 
     @rules.declare("slice")
     def slice(self, equation: Equation, operands: list[Any]) -> list[Any]:
-        """Take what is left of a slice."""
+        """Take the remaining elements of a slice."""
         value, (own,) = _materialise(operands[0]), self.operand_labels(equation)
         params = equation.params
         starts, limits = params["start_indices"], params["limit_indices"]
@@ -228,14 +234,14 @@ class SmallerEvaluation(LabelledInterpreter):
 
     @rules.declare("dot_general")
     def dot(self, equation: Equation, operands: list[Any]) -> list[Any]:
-        """Let axes that are multiplied with each other have the same elements."""
+        """Give the contracted axes of both operands the same elements."""
         (contract_x, contract_w), (batch_x, batch_w) = equation.params["dimension_numbers"]
         pairs = zip((*contract_x, *batch_x), (*contract_w, *batch_w), strict=True)
         return self.apply_default(equation, self.matched(equation, operands, list(pairs)))
 
     @rules.declare("conv_general_dilated")
     def convolve(self, equation: Equation, operands: list[Any]) -> list[Any]:
-        """Let the channels of signal and filters be the same."""
+        """Give signal and filters the same channels."""
         numbers = equation.params["dimension_numbers"]
         channels = numbers.lhs_spec[1], numbers.rhs_spec[1]
         if equation.params["feature_group_count"] == 1:
@@ -255,7 +261,32 @@ class SmallerEvaluation(LabelledInterpreter):
             aligned.append(self.remaining.align(value, own, target))
         return self.apply_default(equation, aligned)
 
-    @rules.declare(*primitives.ELEMENTWISE)
+    @rules.declare(*primitives.UPDATES, *primitives.SEGMENT_EXTREMA)
+    def update(self, equation: Equation, operands: list[Any]) -> list[Any]:
+        """Align what is updated and the update, where it has a whole axis."""
+        own, masks = (
+            self.operand_labels(equation),
+            self.remaining.masks(self.result_labels(equation)[0]),
+        )
+        place = 1 if equation.name == "dynamic_update_slice" else 2
+        operands = [_materialise(v) for v in operands]
+        for axis, other in update_axes(equation).items():
+            operands[0] = self.remaining.fit(operands[0], own[0].labels[axis], axis, masks[axis])
+            operands[place] = self.remaining.fit(
+                operands[place], own[place].labels[other], other, masks[axis]
+            )
+        return self.apply_default(equation, operands)
+
+    @rules.declare("sort")
+    def sort(self, equation: Equation, operands: list[Any]) -> list[Any]:
+        """Align what is sorted together."""
+        masks = self.remaining.masks(self.result_labels(equation)[0])
+        pairs = zip(operands, self.operand_labels(equation), strict=True)
+        return self.apply_default(equation, [self.remaining.align(v, o, masks) for v, o in pairs])
+
+    @rules.declare(
+        *(primitives.ELEMENTWISE - primitives.SIDE_BY_SIDE), "complex", "real", "imag", "conj"
+    )
     def combine(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Align the operands of an elementwise function."""
         masks = self.remaining.masks(self.result_labels(equation)[0])
@@ -266,7 +297,7 @@ class SmallerEvaluation(LabelledInterpreter):
     def matched(
         self, equation: Equation, operands: list[Any], pairs: Sequence[tuple[int, int]]
     ) -> list[Any]:
-        """Return two operands of which some axes have the same elements."""
+        """Return two operands with the same elements along the given axes."""
         one, other = operands
         own, other_own = self.operand_labels(equation)
         for a, b in pairs:
@@ -277,11 +308,11 @@ class SmallerEvaluation(LabelledInterpreter):
         return [one, other]
 
     def remat(self, equation: Equation, operands: list[Any]) -> list[Any]:
-        """Evaluate a recomputed part as if its equations stood here."""
+        """Evaluate a recomputed part inline."""
         return self.run_nested(self.bodies(equation)[0], [_materialise(v) for v in operands])
 
     def cond(self, equation: Equation, operands: list[Any]) -> list[Any]:
-        """Evaluate the branch that is chosen; results of all branches have the same shapes."""
+        """Evaluate the selected branch; results of all branches have the same shapes."""
         targets = [self.remaining.masks(result) for result in self.result_labels(equation)]
 
         def branch(body: UnitSearch) -> Callable[[list[Any]], list[Any]]:
@@ -294,6 +325,24 @@ class SmallerEvaluation(LabelledInterpreter):
 
         arguments = [_materialise(v) for v in operands[1:]]
         return jax.lax.switch(operands[0], [branch(b) for b in self.bodies(equation)], arguments)
+
+    def while_loop(self, equation: Equation, operands: list[Any]) -> list[Any]:
+        """Evaluate a loop with a smaller state, whose number of steps is computed."""
+        loop, (condition, body) = WhileLoop.of(equation), self.bodies(equation)
+        condition_consts, consts, start = loop.split([_materialise(v) for v in operands])
+        start_labels = loop.split(self.operand_labels(equation))[2]
+        slots = body.program.inputs[len(consts) :]
+        targets = [self.remaining.masks(body.values[slot]) for slot in slots]
+
+        def fitted(values: Sequence[Any], own: Sequence[AxisLabels]) -> list[Any]:
+            every = zip(values, own, targets, strict=True)
+            return [jnp.asarray(_materialise(self.remaining.align(v, a, t))) for v, a, t in every]
+
+        return jax.lax.while_loop(
+            lambda carry: self.run_nested(condition, [*condition_consts, *carry])[0],
+            lambda carry: fitted(self.run_nested(body, [*consts, *carry]), body.results),
+            fitted(start, start_labels),
+        )
 
     def scan(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Evaluate a loop with a smaller state."""
@@ -321,7 +370,7 @@ class SmallerEvaluation(LabelledInterpreter):
 
 
 def _take(value: Any, places: np.ndarray, axis: int) -> Array:
-    """Pick elements of an axis, by one slice where they are in a row."""
+    """Select elements of an axis, with a single slice if they are contiguous."""
     if len(places) == jnp.shape(value)[axis]:
         return value
     if not len(places) or np.all(np.diff(places) == 1):

@@ -1,4 +1,4 @@
-"""The paper's data, cached and checked; nothing here needs JAX."""
+"""The paper's data sets, cached and checked; this package does not need JAX."""
 
 from secateur.datasets.collection import Status, fetch, load, names, status
 from secateur.datasets.dataset import (

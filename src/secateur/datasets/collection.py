@@ -1,4 +1,4 @@
-"""All data sets by name: which there are, where they are now, and loading them."""
+"""All data sets by name: listing, locating and loading them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WINDOW = 8
 
 @dataclass(frozen=True)
 class Status:
-    """What a data set is, and where.
+    """Description and location of a data set.
 
     Attributes:
         name: Name of the data set.
@@ -43,8 +43,8 @@ class Status:
         targets: Number of targets, or their kind.
         licence: Licence of the data.
         description: Description in one sentence.
-        file: First file of the data set, or None if it is not here. Signals have none.
-        is_generated: Whether it is generated when it is loaded, so that there is nothing to fetch.
+        file: First file of the data set, or None if it has not been downloaded. Signals have none.
+        is_generated: Whether it is generated when it is loaded, so that nothing is downloaded.
     """
 
     name: str
@@ -63,14 +63,14 @@ def names() -> tuple[str, ...]:
 
 
 def status(name: str, data_dir: DataDir = None) -> Status:
-    """Return what is known about a data set without reading it.
+    """Return a description of a data set without reading it.
 
     Args:
         name: Name of the data set.
-        data_dir: Folder to look into first.
+        data_dir: Folder to search first.
 
     Raises:
-        DatasetError: There is no such data set.
+        DatasetError: The data set does not exist.
     """
     if name in SIGNALS:
         signal = make_signal(name)
@@ -93,20 +93,20 @@ def status(name: str, data_dir: DataDir = None) -> Status:
 def fetch(
     name: str, data_dir: DataDir = None, *, downloader: Downloader | None = None
 ) -> Path | None:
-    """Make sure that a data set is here, and is what it should be.
+    """Download a data set if necessary, and check it.
 
     Args:
         name: Name of the data set.
-        data_dir: Folder to have it in, made if need be. None is SECATEUR_DATA if it is there, else
-            the user's cache.
-        downloader: Downloader that several calls share, so that a host that does not answer is
-            asked once, and a file that serves several data sets is downloaded once.
+        data_dir: Folder in which to store it, created if necessary. Defaults to SECATEUR_DATA if
+            set, else to the user's cache.
+        downloader: Downloader shared by several calls, so that a host that does not respond is
+            contacted once, and a file that contains several data sets is downloaded once.
 
     Returns:
-        The (first) file of it; None for a signal, which has none.
+        Its (first) file; None for a signal, which has none.
 
     Raises:
-        DatasetError: The data cannot be obtained, or are not what they should be.
+        DatasetError: The data cannot be obtained, or are not the expected ones.
     """
     if name in SIGNALS:
         return None
@@ -119,22 +119,22 @@ def fetch(
 
 
 def load(name: str, data_dir: DataDir = None) -> Dataset:
-    """Load one of the paper's data sets, its values and the order of its rows as in the paper.
+    """Load one of the paper's data sets, with the same values and order of rows as in the paper.
 
-    It is looked for in `data_dir`, in the folder that the environment variable SECATEUR_DATA
-    names, and in the user's cache. If it is in none of them, it is downloaded into that cache.
-    Wherever it comes from, its values are checked.
+    The search order is `data_dir`, the folder named by the environment variable SECATEUR_DATA, and
+    the user's cache. If the data set is in none of them, it is downloaded into the cache. Its
+    values are checked in every case.
 
     Args:
         name: "boston", "concrete", "energy", "kin8nm", "naval", "powerplant", "wine" or "yacht",
             or a signal: "sine", "sawtooth" or "square".
-        data_dir: Folder to look into first.
+        data_dir: Folder to search first.
 
     Returns:
         Inputs and targets, with the names of their columns.
 
     Raises:
-        DatasetError: The data cannot be obtained, or are not what they should be.
+        DatasetError: The data cannot be obtained, or are not the expected ones.
 
     Example:
         >>> square = load("square")

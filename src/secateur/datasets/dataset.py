@@ -1,4 +1,4 @@
-"""What loading returns: arrays with the names of their columns, and the standard splits."""
+"""Data sets as arrays with column names, and the standard splits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Dataset", "DatasetError", "ImageDataset", "SpokenDigits", "standard_
 
 
 class DatasetError(ValueError):
-    """Data are missing, cannot be downloaded, or are not what they should be."""
+    """Data are missing, cannot be downloaded, or are not the expected ones."""
 
 
 def standard_splits(
@@ -23,8 +23,8 @@ def standard_splits(
 
     Args:
         rows: Number of rows of the data set.
-        splits: Number of splits. The first ones do not depend on it.
-        train: Share of the rows to train on.
+        splits: Number of splits. The first splits do not depend on it.
+        train: Fraction of the rows in the training set.
 
     Returns:
         Pairs (indices to train on, indices to test on), in the order drawn.
@@ -38,7 +38,7 @@ def standard_splits(
         Hernández-Lobato and Adams, "Probabilistic Backpropagation for Scalable Learning of
         Bayesian Neural Networks", 2015.
     """
-    # The old generator: these splits are defined by its stream.
+    # The legacy generator, because the splits are defined by its stream.
     generator = np.random.RandomState(1)
     size = round(train * rows)
     orders = [generator.choice(rows, rows, replace=False) for _ in range(splits)]
@@ -50,7 +50,7 @@ class Dataset:
     """A regression data set.
 
     Attributes:
-        name: Name, as `load` takes it.
+        name: Name for `load`.
         x: Inputs, float64, (rows, inputs); for a signal (rows, time, 1).
         y: Targets, float64, (rows, targets), in their own units.
         input_names: Names of the columns of `x`, with units.
@@ -76,10 +76,10 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
-    """Images with labels, split as their authors split them.
+    """Images with labels, with the official split into training and test sets.
 
     Attributes:
-        name: Name, as `load_images` takes it.
+        name: Name for `load_images`.
         x_train: Grey values 0…255, uint8, (60000, 28, 28).
         y_train: Classes 0…9, uint8, (60000,).
         x_test: Like `x_train`, 10000 images.

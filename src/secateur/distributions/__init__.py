@@ -11,6 +11,7 @@ from secateur.distributions.exponential_family import Distribution, ExponentialF
 from secateur.distributions.gamma import Beta, Gamma
 from secateur.distributions.multivariate import Dirichlet, MultivariateNormal
 from secateur.distributions.normal import Laplace, Normal, ScaleMixture
+from secateur.distributions.unit_normal import UnitNormal
 
 __all__ = [
     "Beta",
@@ -22,4 +23,5 @@ __all__ = [
     "MultivariateNormal",
     "Normal",
     "ScaleMixture",
+    "UnitNormal",
 ]

@@ -1,4 +1,4 @@
-"""Distributions of positive numbers and of shares: Gamma and Beta."""
+"""Distributions of positive numbers and of proportions: Gamma and Beta."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Gamma(ExponentialFamily):
 
     Γ(x | α, β) = β^α x^(α−1) exp(−βx) / Γ(α);  T = (ln x, x),  η = (α, −β),  h = 1/x
 
-    (h = 1/x makes η₁ the shape itself: as α − 1 a small shape would be lost to rounding.)
+    (h = 1/x makes η₁ the shape itself: α − 1 would lose a small shape to rounding.)
 
     >>> gamma = Gamma(2.0, 4.0)
     >>> float(gamma.mean), float(gamma.variance)

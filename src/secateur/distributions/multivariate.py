@@ -1,6 +1,6 @@
 """Distributions over vectors: Dirichlet and MultivariateNormal.
 
-Their vector is the last axis; axes before it are a batch of independent members.
+The last axis holds the vector; the axes before it are a batch of independent members.
 """
 
 from __future__ import annotations
@@ -154,7 +154,8 @@ class MultivariateNormal(ExponentialFamily):
     def kl(self, other: Distribution) -> jax.Array:
         """KL[self ‖ other] = ½ (tr Σ'⁻¹Σ − d + (μ−μ')ᵀ Σ'⁻¹ (μ−μ') + ln |Σ'| − ln |Σ|).
 
-        A coordinate that is certain in both, at the same value, does not count; otherwise +inf.
+        A coordinate that is certain in both, at the same value, contributes 0. A coordinate that is
+        certain in only one of them, or at different values, makes the divergence +inf.
         """
         if not isinstance(other, MultivariateNormal):
             raise self._no_kl(other, "MultivariateNormal")

@@ -21,12 +21,12 @@ _LOG_2PI = math.log(2 * math.pi)
 @register_dataclass
 @dataclass(frozen=True, eq=False)
 class Normal(ExponentialFamily):
-    """Elementwise Normal distribution; its second parameter is a variance, never a deviation.
+    """Elementwise Normal distribution; the second parameter is a variance, not a deviation.
 
     N(x | μ, σ²) = exp(−(x − μ)²/(2σ²)) / √(2πσ²);  T = (x, x²),  η = (μ/σ², −1/(2σ²)),  h = 1/√(2π)
 
-    A variance of exactly 0 is a certain value: a sample is the mean, the density is +inf there and
-    0 elsewhere, and no gradient becomes nan.
+    A variance of exactly 0 means that the value is certain: samples equal the mean, the density is
+    +inf at the mean and 0 elsewhere, and gradients are never nan.
 
     >>> float(Normal(0.0, 1.0).kl(Normal(0.0, 1.0)))
     0.0
@@ -55,8 +55,8 @@ class Normal(ExponentialFamily):
     def kl(self, other: Distribution) -> jax.Array:
         """KL[self ‖ other] = ½ (σ²/σ'² − 1 − ln σ²/σ'²) + (μ − μ')²/(2σ'²); also against a Laplace.
 
-        Infinite where only one of the two is certain (its gradient is 0 there, so that it can be
-        masked); 0 where both are, at the same value.
+        Infinite where only one of the two is certain (with gradient 0, so that it can be masked);
+        0 where both are certain and have the same value.
         """
         if isinstance(other, Laplace):
             return self._kl_to_laplace(other)
@@ -116,7 +116,7 @@ class Laplace(Distribution):
 
     Laplace(x | m, b) = exp(−|x − m|/b) / (2b)
 
-    It is not an exponential family in m; reduction of a Normal belief under a Laplace prior goes by
+    It is not an exponential family in m. To reduce a Normal belief under a Laplace prior, use
     `secateur.savage_dickey`, which needs only the two densities.
 
     >>> float(Laplace(0.0, 0.5).variance)
@@ -163,14 +163,14 @@ class Laplace(Distribution):
 @register_dataclass
 @dataclass(frozen=True, eq=False)
 class ScaleMixture(Distribution):
-    """Elementwise mixture of a wide and a narrow Normal around 0: spike and slab, both smooth.
+    """Elementwise mixture of a wide and a narrow Normal around 0: a smooth spike and slab.
 
     p(x) = π N(x | 0, wide) + (1 − π) N(x | 0, narrow)
 
     Args:
-        share: π, of the wide one.
-        wide: its variance.
-        narrow: variance of the narrow one.
+        share: Weight π of the wide component.
+        wide: Variance of the wide component.
+        narrow: Variance of the narrow component.
 
     >>> float(ScaleMixture(0.5, 1.0, 0.01).variance)
     0.505
@@ -226,14 +226,14 @@ _SPREADS = {Normal: ("variance",), Laplace: ("scale",), ScaleMixture: ("wide", "
 
 
 def check_spread(prior: Any, name: str) -> None:
-    """Refuse a prior whose width is not positive and finite, where that can be seen.
+    """Raise an error for a prior whose width is not positive and finite, if its value is known.
 
     Args:
         prior: Any distribution.
-        name: The leaf it is for, for messages.
+        name: Name of the leaf, used in messages.
 
     Raises:
-        ValueError: Nothing can be learnt under it.
+        ValueError: The width is zero, negative, infinite or nan.
     """
     for parameter in _SPREADS.get(type(prior), ()):
         value = getattr(prior, parameter)

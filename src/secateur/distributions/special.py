@@ -1,4 +1,4 @@
-"""Special functions whose usual formulas cancel badly, written so that they do not.
+"""Special functions whose textbook formulas suffer from cancellation, in forms that do not.
 
 Free energies are sums of many small differences; in float32 the textbook forms of
 `x - 1 - ln x` and of differences of `ln Γ` lose them. Everything here is elementwise, takes
@@ -30,7 +30,7 @@ def broadcast(*values: ArrayLike) -> list[jax.Array]:
 
 
 def safe_sqrt(x: jax.Array) -> jax.Array:
-    """√x with gradient 0 instead of inf at x = 0, where a pruned weight sits."""
+    """√x with gradient 0 instead of inf at x = 0, the variance of a pruned weight."""
     positive = x > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
 
@@ -49,7 +49,7 @@ def kl_div(x: jax.Array, y: jax.Array) -> jax.Array:
     This is the divergence of two Poisson distributions, and the shape that every variance,
     rate or scale takes in a Kullback–Leibler divergence: `r − 1 − ln r = kl_div(1, r)`. Near
     x = y it is of second order in their difference, hence the series there. At y = 0 the gradient
-    is 0: what has no variance left has none to learn, and a masked +inf shall not become nan.
+    is 0: a weight without variance has nothing to learn, and a masked +inf must not become nan.
 
     >>> float(kl_div(jnp.float32(1.0), jnp.float32(1.0009765625)))  # (r − 1)² / 2 to first order
     4.765...e-07
@@ -114,24 +114,24 @@ def gammaln_difference(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def gammaln_divergence(x: jax.Array, y: jax.Array) -> jax.Array:
-    """Return ln Γ(x) − ln Γ(y) − (x − y) ψ(y) ≥ 0: by how much ln Γ exceeds its tangent at y."""
+    """Return ln Γ(x) − ln Γ(y) − (x − y) ψ(y) ≥ 0: the excess of ln Γ over its tangent at y."""
     return kl_div(x, y) + gammaln_residual_divergence(x, y)
 
 
 def gammaln_residual_divergence(x: jax.Array, y: jax.Array) -> jax.Array:
-    """`gammaln_divergence(x, y) − kl_div(x, y)`, what is left when z ln z − z leads ln Γ(z)."""
+    """`gammaln_divergence(x, y) − kl_div(x, y)`: ln Γ(z) without its leading term z ln z − z."""
     remainder = stirling_remainder(jnp.stack([x, y]))
     tangent = remainder[1] + (x - y) * stirling_remainder_slope(y)
     return kl_div(y, x) / (2 * y) + (remainder[0] - tangent)
 
 
 def with_total(concentration: jax.Array) -> jax.Array:
-    """Append the sum over the last axis to it: the arguments of the ln Γ in ln B(α)."""
+    """Append the sum over the last axis to that axis: the arguments of ln Γ in ln B(α)."""
     return jnp.concatenate([concentration, concentration.sum(-1, keepdims=True)], -1)
 
 
 def less_total(terms: jax.Array) -> jax.Array:
-    """Add up the last axis with a minus for its last entry: Σ ln Γ(α_k) − ln Γ(Σα)."""
+    """Sum the last axis with its last entry negated: Σ ln Γ(α_k) − ln Γ(Σα)."""
     return terms[..., :-1].sum(-1) - terms[..., -1]
 
 
@@ -175,8 +175,8 @@ def normal_tail(a: Array, density: Array) -> Array:
 
         P(z > a) = φ(a) Mills(a)
 
-    In float32 it shares the density's exponential in place of `erfc`, and is as precise
-    (2e-7, relative); in float64 it is `erfc`.
+    In float32 it reuses the density's exponential instead of calling `erfc`, with the same
+    relative precision (2e-7); in float64 it is `erfc`.
 
     Example:
         >>> a = jnp.float32(1.0)

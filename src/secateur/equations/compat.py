@@ -6,6 +6,7 @@ became one class and `scan` says in `ft_in` what it said in `num_consts` and `nu
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -34,9 +35,8 @@ def trace(function, *args) -> tuple[Any, list]:
     return live, consts
 
 
-def scan_counts(eqn: JaxprEqn) -> tuple[int, int]:
+def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
     """How many of a scan's operands are constants, and how many are carried."""
-    params = eqn.params
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
@@ -49,6 +49,13 @@ def bind(eqn: JaxprEqn, *operands: Any) -> list:
     subfunctions, params = bindable if isinstance(bindable, tuple) else ((), bindable)
     result = eqn.primitive.bind(*subfunctions, *operands, **params)
     return list(result) if eqn.primitive.multiple_results else [result]
+
+
+def at_line_of(eqn: JaxprEqn) -> AbstractContextManager:
+    """Let what is traced here have the user's line behind an equation."""
+    info = eqn.source_info
+    names = _source_info.current_name_stack() + info.name_stack
+    return _source_info.user_context(info.traceback, name_stack=names)
 
 
 def source_line(eqn: JaxprEqn) -> str:

@@ -6,11 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import jax
+import numpy as np
+
 from secateur.equations import compat
-from secateur.equations.tracing import Equation
+from secateur.equations.tracing import read_program
 
 State = TypeVar("State")
 Body = tuple[Any, list]  # an open jaxpr and its constants
+# The number of steps of a while loop is counted up to here.
+_LONGEST_COUNTED = 4096
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is known while tracing."""
+    known = isinstance(value, jax.Array | np.ndarray | np.generic | int | float)
+    return known and not isinstance(value, jax.core.Tracer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,11 +45,11 @@ class Scan:
     unroll: Any
 
     @classmethod
-    def of(cls, equation: Equation) -> Scan:
-        """Return the parts of a scan's equation."""
+    def of(cls, equation: Any) -> Scan:
+        """Return the parts of a scan's equation, of a program or of a jaxpr."""
         params = equation.params
         return cls(
-            compat.open_jaxpr(params["jaxpr"]), *compat.scan_counts(equation.eqn), params["length"],
+            compat.open_jaxpr(params["jaxpr"]), *compat.scan_counts(params), params["length"],
             params["reverse"], params.get("unroll", 1),
         )  # fmt: skip
 
@@ -70,7 +81,7 @@ class WhileLoop:
     num_body_consts: int
 
     @classmethod
-    def of(cls, equation: Equation) -> WhileLoop:
+    def of(cls, equation: Any) -> WhileLoop:
         """Return the parts of a while loop's equation."""
         params = equation.params
         return cls(
@@ -84,43 +95,103 @@ class WhileLoop:
         first, second = operands[: self.num_condition_consts], operands[self.num_condition_consts :]
         return list(first), list(second[: self.num_body_consts]), list(operands[end:])
 
+    def as_scan(self, operands: Sequence[Any]) -> Scan | None:
+        """Return the loop as a scan, if its number of steps follows from numbers that are known.
 
-def branches(equation: Equation) -> list[Body]:
+        Args:
+            operands: Its operands; all that are not plain numbers count as not known.
+        """
+        condition_consts, body_consts, carry = self.split(operands)
+        condition = read_program(*self.condition, [False] * (len(condition_consts) + len(carry)))
+        body = read_program(*self.body, [False] * (len(body_consts) + len(carry)))
+        # What the condition reads of the state, and what that is made of in a step.
+        fixed, counted = _parted(condition.needed_inputs([0]), len(condition_consts))
+        steady: list[int] = []
+        while True:
+            steady, more = _parted(body.needed_inputs(counted), len(body_consts))
+            if set(more) <= set(counted):
+                break
+            counted = sorted({*counted, *more})
+        read = [*(condition_consts[i] for i in fixed), *(body_consts[i] for i in steady),
+                *(carry[i] for i in counted)]  # fmt: skip
+        if not all(map(is_number, read)):
+            return None
+        state = dict(enumerate(carry))
+        with jax.ensure_compile_time_eval():
+            for length in range(_LONGEST_COUNTED):
+                (goes_on,) = condition.evaluate([*condition_consts, *state.values()], [0])
+                if not goes_on:
+                    return Scan(self.body, len(body_consts), len(carry), length, False, 1)
+                after = body.evaluate([*body_consts, *state.values()], counted)
+                state.update(zip(counted, after, strict=True))
+        return None
+
+
+def _parted(numbers: Sequence[int], consts: int) -> tuple[list[int], list[int]]:
+    """Part the numbers of a loop's inputs into those of constants and of carried values."""
+    return [i for i in numbers if i < consts], [i - consts for i in numbers if i >= consts]
+
+
+def branches(equation: Any) -> list[Body]:
     """Return the branches of a conditional or a switch."""
     return [compat.open_jaxpr(branch) for branch in equation.params["branches"]]
 
 
-def recomputed_part(equation: Equation) -> Body:
+def recomputed_part(equation: Any) -> Body:
     """Return the equations of a part that is recomputed in the backward pass."""
     return compat.open_jaxpr(equation.params["jaxpr"])
 
 
-def find_fixed_point(
+class UnsettledLoop(RuntimeError):
+    """What a loop carries is something else after every step."""
+
+
+def settle(
     step: Callable[[State, int], State],
     start: State,
-    same: Callable[[State, State], bool],
+    changed: Callable[[State, State], Sequence[int]],
+    num_carry: int,
     *,
-    attempts: int | None = None,
+    where: str = "",
 ) -> State:
     """Apply a step until it changes nothing: what a loop carries is what a step makes of it.
+
+    What is known of a carried value may move on by one value per step (a delay line), so there
+    are as many steps as values, and a few more.
 
     Args:
         step: The next state, from a state and the number of the attempt.
         start: The first state.
-        same: Whether two states are equal.
-        attempts: Maximum number of steps. Defaults to no maximum, for steps that only ever grow.
+        changed: Numbers of the carried values that differ between two states.
+        num_carry: Number of values that the loop carries.
+        where: User's line behind the loop, for the message.
 
     Returns:
-        The state before the step that changed nothing, or the last state.
+        The state that a step does not change.
+
+    Raises:
+        UnsettledLoop: Some carried value is something else after every step.
 
     Example:
-        >>> find_fixed_point(lambda n, attempt: min(n + 1, 3), 0, lambda a, b: a == b)
+        >>> settle(lambda n, attempt: min(n + 1, 3), 0, lambda a, b: [] if a == b else [0], 1)
         3
     """
-    state, attempt = start, 0
-    while attempts is None or attempt < attempts:
+    state, numbers = start, list[int]()
+    for attempt in range(attempts_to_settle(num_carry) + 1):
         after = step(state, attempt)
-        if same(after, state):
+        numbers = list(changed(after, state))
+        if not numbers:
             return state
-        state, attempt = after, attempt + 1
-    return state
+        state = after
+    names = ", ".join(map(str, numbers))
+    raise UnsettledLoop(
+        f"what is known of carried value {names} of a loop ({where or 'no line known'}) is "
+        f"something else after each of {attempts_to_settle(num_carry)} steps. A loop has to carry "
+        "the same kind of value from step to step: a rule of yours may return a Normal in one "
+        "step and an array in the next."
+    )
+
+
+def attempts_to_settle(num_carry: int) -> int:
+    """Return after how many steps the values that a loop carries have settled."""
+    return 2 * num_carry + 6

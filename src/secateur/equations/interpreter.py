@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from secateur.equations import compat
-from secateur.equations.primitives import CONTROL_FLOW
+from secateur.equations.primitives import CONTROL_FLOW, KINDS, Policies, Policy, policies
 from secateur.equations.tracing import Atom, Equation, KnownValue, Program, Slot
 
 # rule(interpreter, equation, operands) -> the values of the results
@@ -38,8 +38,8 @@ class RuleTable(dict[str, Rule]):
 class Interpreter:
     """One pass over the equations of one program, on values of the subclass' own kind.
 
-    A subclass declares `rules`, and what happens to equations without one (`apply_default`). It
-    overrides `constant` if its values are not arrays, the methods `scan`, `while_loop`, `cond` and
+    A subclass declares `rules`, what it does with each kind of primitive (`policies`), and how
+    equations without a rule are evaluated (`apply_default`). It overrides `constant` if its values are not arrays, the methods `scan`, `while_loop`, `cond` and
     `remat` if it looks into them, and `is_known` if equations of known operands are to be evaluated
     as they are.
 
@@ -48,10 +48,23 @@ class Interpreter:
     """
 
     rules: ClassVar[RuleTable] = RuleTable()
+    policies: ClassVar[Policies] = policies(otherwise=Policy.ERROR)
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.values: dict[Slot, Any] = {}
+
+    @classmethod
+    def has_rule(cls, name: str) -> bool:
+        """Whether the walk has a rule for a primitive, beside what its policy says."""
+        method = CONTROL_FLOW.get(name)
+        looks_inside = method and getattr(cls, method) is not getattr(Interpreter, method)
+        return name in cls.rules or bool(looks_inside)
+
+    @classmethod
+    def policy(cls, name: str) -> Policy:
+        """Return what the walk does with a primitive that it has no rule for."""
+        return cls.policies[KINDS.get(name)]
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Evaluate the program on these values of its inputs."""

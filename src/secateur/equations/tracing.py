@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from secateur.equations import compat
+from secateur.equations.expansions import expand
 from secateur.equations.primitives import CALLS, KEEPS_UNIFORM, SMOOTH_CALLS
 
 
@@ -81,6 +82,33 @@ class Program:
     outputs: list[Atom] = field(default_factory=list)
     equations: list[Equation] = field(default_factory=list)
 
+    def leading_to(self, outputs: Sequence[int]) -> tuple[list[Equation], set[Atom]]:
+        """Return the equations that some outputs are made by, and all that those read."""
+        needed: set[Atom] = {self.outputs[i] for i in outputs}
+        kept = []
+        for equation in reversed(self.equations):
+            if needed.intersection(equation.outputs):
+                kept.append(equation)
+                needed.update(equation.inputs)
+        return kept[::-1], needed
+
+    def needed_inputs(self, outputs: Sequence[int]) -> list[int]:
+        """Return the numbers of the inputs that some outputs depend on."""
+        _, needed = self.leading_to(outputs)
+        return [i for i, slot in enumerate(self.inputs) if slot in needed]
+
+    def evaluate(self, inputs: Sequence[Any], outputs: Sequence[int]) -> list[Any]:
+        """Return some outputs, evaluated as they are; inputs that they do not need may be None."""
+        values: dict[Atom, Any] = dict(zip(self.inputs, inputs, strict=True))
+
+        def read(atom: Atom) -> Any:
+            return atom.value if isinstance(atom, KnownValue) else values[atom]
+
+        for equation in self.leading_to(outputs)[0]:
+            results = compat.bind(equation.eqn, *map(read, equation.inputs))
+            values.update(zip(equation.outputs, results, strict=True))
+        return [read(self.outputs[i]) for i in outputs]
+
 
 def uniform_value(atom: Atom) -> float | None:
     """The value of an operand known, while tracing, to be the same number everywhere."""
@@ -132,7 +160,7 @@ def _inline(
         # Inside JAX's own functions an equation knows no line of the user's; the call does.
         line = compat.source_line(eqn) or where
         tracked = any(isinstance(a, Slot) and a.tracked for a in operands)
-        inner = wrapped_jaxpr(eqn) if tracked else None
+        inner = (wrapped_jaxpr(eqn) or expand(eqn)) if tracked else None
         if inner is not None:
             inner_jaxpr, inner_consts = inner
             inner_smooth = smooth or call_name(eqn) in SMOOTH_CALLS
@@ -147,6 +175,17 @@ def _inline(
         equations.append(Equation(len(equations), eqn, operands, outputs, smooth, line))
         places.update(zip(eqn.outvars, outputs, strict=True))
     return [read(a) for a in jaxpr.outvars]
+
+
+def all_equations(jaxpr: Any) -> Iterator[Any]:
+    """Yield the equations of a jaxpr, also those of functions that are called and of loops."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for value in eqn.params.values():
+            for part in value if isinstance(value, tuple | list) else (value,):
+                inner, _ = compat.open_jaxpr(part)
+                if hasattr(inner, "eqns"):
+                    yield from all_equations(inner)
 
 
 def wrapped_jaxpr(eqn: Any) -> tuple[Any, list] | None:

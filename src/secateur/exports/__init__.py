@@ -1,4 +1,4 @@
-"""Trained models in the forms that devices run."""
+"""Export of trained models to formats that devices can run."""
 
 from secateur.exports.c.model_source import to_c
 from secateur.exports.c.source_writer import Source

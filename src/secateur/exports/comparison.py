@@ -1,4 +1,4 @@
-"""How far an export is from what `Trained.predict` says of the same rows."""
+"""Comparison of an export with `Trained.predict` on the same rows."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from secateur.trained import Trained
 __all__ = ["choose_rows", "compare_with_predict", "read_scores"]
 
 _MOST_ROWS = 10_000
-_MOST_PRODUCTS = 20_000_000  # of all rows together, which NumPy takes some seconds for
+_MOST_PRODUCTS = 20_000_000  # in total over all rows; takes NumPy a few seconds
 
 
 def choose_rows(rows: np.ndarray, products: int) -> np.ndarray:
-    """Return rows to compare: all of them, or as many, evenly spaced, as are quick to compute.
+    """Return rows to compare: all, or a subset, evenly spaced, that is quick to compute.
 
     Args:
         rows: Rows.
-        products: Number of products with weights in one of them.
+        products: Number of multiplications by weights per row.
     """
     limit = min(_MOST_ROWS, max(16, _MOST_PRODUCTS // max(1, products)))
     if len(rows) <= limit:
@@ -33,11 +33,11 @@ def choose_rows(rows: np.ndarray, products: int) -> np.ndarray:
 
 
 def read_scores(trained: Trained, scores: np.ndarray) -> np.ndarray:
-    """Return the predictions that a network's outputs stand for, as in `Predictive.mean`.
+    """Convert a network's outputs to predictions, as in `Predictive.mean`.
 
     Args:
         trained: The model.
-        scores: Outputs in the units of the data; of classes, before the softmax.
+        scores: Outputs in the units of the data; for classes, before the softmax.
     """
     likelihood, units = trained.model.likelihood, trained.scaling.targets
     if isinstance(likelihood, GaussianLikelihood) or not hasattr(likelihood, "predictive_moments"):
@@ -57,19 +57,19 @@ def compare_with_predict(
     are_scores: bool = False,
     names: Sequence[str] = (),
 ) -> tuple[Difference, ...]:
-    """Return how far predictions are from those of `Trained.predict`.
+    """Return the differences between an export's predictions and those of `Trained.predict`.
 
     Args:
         trained: The model.
-        rows: Rows that both are computed for.
-        compute: Function from rows to what the export predicts: means in the units of the data, or
+        rows: Rows to predict.
+        compute: Function from rows to the export's predictions: means in the units of the data, or
             probabilities.
         is_drawn: Whether the rows were drawn at random.
-        are_scores: Whether it computes outputs of the network instead; see `read_scores`.
+        are_scores: Whether `compute` returns outputs of the network instead; see `read_scores`.
         names: Names of the outputs, or ().
 
     Returns:
-        A `Difference` for each output, or one for all classes together; none where the model cannot
+        A `Difference` for each output, or one for all classes together; empty if the model cannot
         predict these rows.
     """
     try:
@@ -79,7 +79,7 @@ def compare_with_predict(
     except UnsupportedOperation:  # of its moments
         return ()
     outputs = np.asarray(compute(rows), np.float64)
-    if outputs.ndim > truth.ndim:  # every frame, where the model answers after the last one
+    if outputs.ndim > truth.ndim:  # the export predicts after every frame, the model after the last
         outputs = outputs[:, -1]
     outputs = outputs.reshape(truth.shape)
     if are_scores:

@@ -1,4 +1,4 @@
-"""Equations of known operands, evaluated while a function is lowered."""
+"""Evaluation of equations with known operands while a function is lowered."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def to_numbers(value: Any) -> np.ndarray:
 
 
 def evaluate_known(node: Equation, operands: list[Constant]) -> list[Atom]:
-    """Evaluate an equation of known operands, and keep track of which parameters they are."""
+    """Evaluate an equation of known operands, keeping track of their origin in the parameters."""
     out = node.outputs[0]
-    if node.name == "broadcast_in_dim":  # the array stays as small as it is
+    if node.name == "broadcast_in_dim":  # the array is not expanded
         (x,) = operands
         origin = x.origin and x.origin.move(lambda a: _broadcast(node, a))
         return [Constant(_expand(node, x.array), out.shape, origin)]
@@ -53,7 +53,7 @@ def evaluate_known(node: Equation, operands: list[Constant]) -> list[Atom]:
 
 
 def _trace_origin(node: Equation, operands: list[Constant]) -> Origin | None:
-    """Return the parameters that the result of an elementwise equation is made of, if single."""
+    """Return the origin of an elementwise equation's result, if it has a single one."""
     tagged = [a.origin for a in operands if a.origin is not None]
     if not tagged:
         return None
@@ -81,11 +81,11 @@ def _trace_origin(node: Equation, operands: list[Constant]) -> Origin | None:
     return None
 
 
-# --- known arrays whose elements are only moved, by NumPy: there is nothing to compile ------------
+# --- known arrays whose elements are only moved: in NumPy, without compilation --------------------
 
 
 def _expand(node: Equation, x: np.ndarray) -> np.ndarray:
-    """Give an array the axes, of length 1, that a broadcast will spread it along."""
+    """Add axes of length 1 to an array, ready for broadcasting."""
     shape = [1] * len(node.outputs[0].shape)
     for axis, place in enumerate(node.params["broadcast_dimensions"]):
         shape[place] = x.shape[axis]

@@ -1,4 +1,4 @@
-"""What a graph computes, in NumPy: the reference that every export is compared with."""
+"""Evaluation of a graph in NumPy: the reference with which every export is compared."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multi
 
 
 class FloatArithmetic:
-    """Arithmetic of floating numbers; another class can give the steps another meaning."""
+    """Floating-point arithmetic; other classes may implement the steps differently."""
 
     def __init__(self, dtype: Any = np.float64) -> None:
         self.dtype = np.dtype(dtype)
 
     def constant(self, array: np.ndarray) -> np.ndarray:
-        """Take in a known array."""
+        """Convert a known array."""
         return array.astype(self.dtype) if array.dtype.kind == "f" else array
 
     def elementwise(self, op: str, attributes: dict[str, Any], *arrays: Any) -> Any:
@@ -72,13 +72,13 @@ def evaluate_graph(
     arithmetic: Any = None,
     watch: Callable[[Value, Any], None] = lambda value, array: None,
 ) -> tuple[list[Any], list[Any]]:
-    """Take all steps.
+    """Evaluate all steps.
 
     Args:
         graph: The steps.
         inputs: An array for each of its inputs.
         states: An array for each of its states.
-        arithmetic: Meaning of the operations. Defaults to that of float64.
+        arithmetic: Implementation of the operations. Defaults to float64.
         watch: Function that is called with every intermediate result.
 
     Returns:
@@ -113,7 +113,7 @@ def evaluate_graph(
 
 
 def move_elements(node: Node, arrays: Sequence[Any]) -> Any:
-    """The result of a step that only moves elements, one of `MOVES`."""
+    """Return the result of a step that only moves elements, one of `MOVES`."""
     attributes, shape = node.attributes, node.output.shape
     x = arrays[0]
     if node.op == "reshape":
@@ -131,7 +131,7 @@ def move_elements(node: Node, arrays: Sequence[Any]) -> Any:
 
 
 def pad_array(x: Any, padding: Sequence[tuple[int, int]], value: Any) -> Any:
-    """An array with something around it."""
+    """Return an array with padding."""
     shape = [n + a + b for n, (a, b) in zip(x.shape, padding, strict=True)]
     result = np.full(shape, value, x.dtype)
     inner = (slice(a, a + n) for n, (a, _) in zip(x.shape, padding, strict=True))
@@ -142,7 +142,7 @@ def pad_array(x: Any, padding: Sequence[tuple[int, int]], value: Any) -> Any:
 def take_windows(
     x: Any, size: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
 ) -> Any:
-    """All windows of an array that is padded already: (places …, elements of a window …)."""
+    """Return all windows of a padded array: (positions …, elements of a window …)."""
     reach = [(n - 1) * d + 1 for n, d in zip(size, dilation, strict=True)]
     windows = sliding_window_view(x, reach)
     places = tuple(slice(None, None, s) for s in strides)
@@ -170,20 +170,20 @@ def _compute(node: Node, x: Any, numbers: Any) -> Any:
 
 
 def scaled_weights(node: Node) -> np.ndarray:
-    """The weights of a product; of one in floats that were rounded to multiples of a step."""
+    """Return the weights of a product, scaled if they are stored as multiples of a step."""
     weights, step = node.attributes["weights"], node.attributes.get("step")
     return weights if step is None else weights * step
 
 
 def _filling(value: float, numbers: Any, x: Any = None) -> Any:
-    """What stands around an array, as the arithmetic has it."""
+    """Return the padding value in the arithmetic's own representation."""
     if x is not None and x.dtype.kind == "i":
         return max(value, np.iinfo(x.dtype).min)
     return numbers.constant(np.array(float(value))).item()
 
 
 def _convolve(node: Node, x: Any, numbers: Any) -> Any:
-    """As a product with weights of all windows, group by group."""
+    """Convolve, as a product of the weights with all windows, group by group."""
     attributes, weights = node.attributes, scaled_weights(node)
     rank = x.ndim
     zero = 0 if x.dtype.kind == "i" else _filling(0.0, numbers)
@@ -234,12 +234,12 @@ def _loop(node: Node, stacked: Sequence[Any], numbers: Any) -> list[Any]:
 
 
 def run_frames(graph: Graph, frames: Any, arithmetic: Any = None) -> np.ndarray:
-    """The output after every frame, of a graph that takes one at a time.
+    """Return the output after every frame of a graph that takes one frame at a time.
 
     Args:
         graph: Graph with one input, of the shape of one frame, and states.
         frames: Array of shape (frames, *shape of the input).
-        arithmetic: Meaning of the operations. Defaults to that of float64.
+        arithmetic: Implementation of the operations. Defaults to float64.
     """
     states: list[Any] = [state.initial for state in graph.states]
     outputs = []

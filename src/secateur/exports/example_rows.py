@@ -1,4 +1,4 @@
-"""Rows on which an export is tried where none are given."""
+"""Example rows for an export where the user gives none."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import numpy as np
 
 from secateur.exports.graph import ExportError
 from secateur.exports.model_labels import InputColumn, find_labels
+from secateur.importing import ImportedFunction
 from secateur.networks import Dense, Gru
 from secateur.trained import Trained
 
 __all__ = ["FRAMES", "draw_rows", "find_row_shape"]
 
-FRAMES = 6  # of a sequence that is drawn
+FRAMES = 6  # length of random sequences
 _ROWS = 256
 
 
@@ -21,7 +22,7 @@ def find_row_shape(trained: Trained, inputs: Any) -> tuple[int, ...]:
     """Return the shape of a row of inputs.
 
     Raises:
-        ExportError: It is not known.
+        ExportError: The shape is not known.
     """
     if inputs is not None:
         return tuple(np.shape(inputs)[1:])
@@ -30,13 +31,15 @@ def find_row_shape(trained: Trained, inputs: Any) -> tuple[int, ...]:
         return (network.inputs,)
     if isinstance(network, Gru):
         return (FRAMES, network.inputs)
+    if isinstance(network, ImportedFunction) and network.row_shape is not None:
+        return network.row_shape
     raise ExportError(
         "the shape of the model's inputs is not known. Give some rows of the data with inputs=…"
     )
 
 
 def draw_rows(trained: Trained, shape: tuple[int, ...]) -> np.ndarray:
-    """Draw rows with the means and deviations of the inputs; of a table, within its limits.
+    """Draw rows with the inputs' means and deviations; for a table, within its ranges.
 
     Args:
         trained: A trained model.
@@ -60,7 +63,7 @@ def draw_rows(trained: Trained, shape: tuple[int, ...]) -> np.ndarray:
 def _draw_column(
     column: InputColumn, random: np.random.Generator, means: np.ndarray, deviations: np.ndarray
 ) -> np.ndarray:
-    """Draw what a column makes: numbers within its limits, and 0 and 1 as often as they were."""
+    """Draw a column's inputs: numbers within its range, 0 and 1 with their frequencies."""
     values = [place for place in column.value_inputs if place is not None]
     indicators = [p for p in column.inputs[len(column.value_inputs) :] if p is not None]
     if column.kind in ("boolean", "category"):
@@ -72,7 +75,7 @@ def _draw_column(
 
 
 def _draw_choices(random: np.random.Generator, shares: np.ndarray) -> np.ndarray:
-    """Draw rows in which one of several inputs is 1, each with its share, or none of them."""
+    """Draw rows in which at most one of several inputs is 1, with the categories' frequencies."""
     shares = np.clip(shares, 0, 1)
     ends, place = np.cumsum(shares), random.uniform(size=(_ROWS, 1))
     return ((place < ends) & (place >= ends - shares)).astype(np.float64)

@@ -1,4 +1,4 @@
-"""`secateur.export`: a trained model as a file that a device can run."""
+"""`secateur.export`: writes a trained model as a file that a device can run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from secateur.trained import Trained
 
 __all__ = ["export"]
 
-_COMPARED_CALLS = 64  # that are compared with Python
+_COMPARED_CALLS = 64  # number of calls that are compared with Python
 
 
 def export(
@@ -46,46 +46,47 @@ def export(
     output_names: Sequence[str] | None = None,
     measured: bool = True,
 ) -> Sheet:
-    """Write a trained model as ONNX or as C, and return what it is in numbers.
+    """Write a trained model as ONNX or C, and return a sheet of its size, cost and accuracy.
 
-    Dead units are taken out first (`compact`). Raw inputs go in and predictions in the data's own
-    units come out: standardisation is part of what is written. The sheet states how far predictions
-    are from those of `Trained.predict`, on `inputs` or on rows that are drawn.
+    Dead units are removed first (`compact`). The exported function takes raw inputs and returns
+    predictions in the data's own units: standardisation is included. The sheet states the
+    difference from the predictions of `Trained.predict`, on `inputs` or on random rows.
 
     `NAME.onnx`: mean, standard deviation and interval, probabilities or rates; see `to_onnx`.
 
-    `NAME.c`, with `NAME.h` beside it: C99 that needs no library; see `to_c`.
+    `NAME.c` and `NAME.h`: C99 without any library; see `to_c`.
 
     Args:
         trained: A trained model, from `fit`, `prune`, `update`, `load` or `compact`, or an
-            estimator of `secateur.sklearn`, of which `inputs` are rows of X.
+            estimator of `secateur.sklearn`; for an estimator, `inputs` are rows of X.
         path: File to write, ending in `.onnx` or `.c`.
-        inputs: Rows like those the model was fitted to. Needed for a function of your own. With
-            `quantise` they say how large activations become; by default rows are drawn from normal
+        inputs: Rows like those given to `fit`. Needed for a function of your own. With `quantise`
+            they determine the ranges of activations. Defaults to random rows from normal
             distributions with the inputs' means and deviations.
-        targets: Targets of these rows. With them the sheet says what quantisation costs.
-        held_out: Other inputs and their targets, to judge that by.
+        targets: Targets of these rows. With them the sheet states the cost of quantisation.
+        held_out: Pair of other inputs and targets on which to measure that cost.
         quantise: "int8" or "int16x8" for C in integers: weights of at most 8 bits, as many as the
-            posterior asks for, and activations of 8 (inputs of 16) or 16 bits. "weights8" rounds
-            the weights alike and computes in floats; "weights16" keeps the first 16 bits of each.
+            posterior requires, and activations of 8 (inputs of 16) or 16 bits. "weights8" rounds
+            the weights in the same way but computes in floats; "weights16" keeps the first 16 bits
+            of each float.
         optimise: "size" or "speed".
-        mean: "weights" to predict with the network at the posterior means of its weights, or
-            "predictive" to predict what `Trained.predict` does, by moments, at a multiple of the
-            cost. Defaults to "weights" for C, and to "predictive" for ONNX where it is known.
-        keep_inputs: Whether inputs that no weight reads stay inputs of the export. Defaults to
-            False for a model of a table, whose columns go by name, and else to True.
+        mean: "weights" to evaluate the network at the posterior means of its weights, or
+            "predictive" for the predictions of `Trained.predict`, computed by moments at several
+            times the cost. Defaults to "weights" for C, and to "predictive" for ONNX if available.
+        keep_inputs: Whether inputs that no weight reads remain inputs of the export. Defaults to
+            False for a model of a table, whose columns are matched by name, and to True otherwise.
         name: Prefix of all C functions. Defaults to the file's name.
         input_names: Names of the model's inputs, for the header or the metadata. Defaults to those
             of its table.
-        output_names: Names of the outputs, likewise.
-        measured: Whether C is compiled for a Cortex-M4F and run in an emulator for the sheet,
-            where these are installed (`pip install "secateur[device]"`).
+        output_names: Names of the outputs. Defaults to those of its table.
+        measured: Whether to compile C for a Cortex-M4F and run it in an emulator for the sheet, if
+            these are installed (`pip install "secateur[device]"`).
 
     Returns:
         The `Sheet`, which is also written as `NAME.c.json` or `NAME.onnx.json` beside the export.
 
     Raises:
-        ExportError: The model or an option cannot be exported; nothing was written then.
+        ExportError: The model cannot be exported with these options. No file is written.
 
     Example:
         >>> import tempfile
@@ -106,8 +107,8 @@ def export(
         trained = trained.result_
     if not isinstance(trained, Trained):
         raise TypeError(
-            f"export: a {type(trained).__name__} is not a trained model. Give what fit, prune, "
-            "update, load or compact returned."
+            f"export: a {type(trained).__name__} is not a trained model. Give the result of "
+            "fit, prune, update, load or compact."
         )
     _check_path(path, quantise)
     check_options(quantise, optimise, mean)
@@ -192,7 +193,7 @@ def _check_rows(trained: Trained, inputs: Any, targets: Any) -> None:
         raise ExportError(f"there are {len(rows)} rows of inputs and {len(targets)} of targets.")
 
 
-# --- what the sheet says --------------------------------------------------------------------------
+# --- the sheet ------------------------------------------------------------------------------------
 
 
 def _describe_size(small: SmallerModel, **known: int | None) -> Size:
@@ -207,7 +208,7 @@ def _describe_size(small: SmallerModel, **known: int | None) -> Size:
 def _list_notes(small: SmallerModel) -> tuple[str, ...]:
     if small.model.compaction is not None:
         return ()
-    return ("Dead units are still in it: an operation has no moments, which compacting needs.",)
+    return ("Dead units were not removed: compacting needs moments, which an operation lacks.",)
 
 
 def _describe_onnx(small: SmallerModel, model: OnnxModel, file: str) -> Sheet:
@@ -243,7 +244,7 @@ def _describe_c(
         )
     if quantised is not None and quantised.in_floats:
         steps = ", ".join(sorted(set(quantised.in_floats)))
-        notes.append(f"Computed in floats, for want of integer functions: {steps}.")
+        notes.append(f"Computed in floats, as there is no integer version: {steps}.")
     return Sheet(
         files=(path.name, f"{path.stem}.h", f"{path.name}.json"),
         target="c",
@@ -268,7 +269,7 @@ def _add_scores(
 
 
 def _add_measurement(sheet: Sheet, translation: ModelSource, optimise: str) -> Sheet:
-    """Return the sheet with what the emulated device says, or why it says nothing."""
+    """Add the measurements on the emulated device to the sheet, or why there are none."""
     source = translation.source
     calls, truth = translation.expect(_COMPARED_CALLS)
     try:
@@ -286,12 +287,12 @@ def _add_measurement(sheet: Sheet, translation: ModelSource, optimise: str) -> S
         ),
         arithmetic=replace(sheet.arithmetic, instructions=device.instructions),
         accuracy=replace(sheet.accuracy, largest_rounding=difference),
-        notes=("Instructions are those of a Cortex-M4F, and not cycles.", *sheet.notes),
+        notes=("Instructions are counted for a Cortex-M4F; they are not cycles.", *sheet.notes),
     )
 
 
 def _write_files(files: dict[Path, str | bytes]) -> None:
-    """Write all files; or none, where one of them cannot be written."""
+    """Write all files, or none if one of them cannot be written."""
     before: dict[Path, bytes | None] = {}
     for path, content in files.items():
         try:

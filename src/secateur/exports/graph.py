@@ -1,12 +1,12 @@
-"""A model function as a short list of steps with known weights: what every export starts from.
+"""The form from which all exports start: a model function as a list of steps with known weights.
 
-The steps are those of the function's own equations, in a smaller vocabulary:
+The steps are the function's own equations, in a smaller vocabulary:
 
-- elementwise functions by JAX's names (`ELEMENTWISE`), operands of equal rank, where an axis of
-  length 1 is spread;
+- elementwise functions by JAX's names (`ELEMENTWISE`), with operands of equal rank, where axes of
+  length 1 are broadcast;
 - `linear`: x Wᵀ + b over the last axis; `conv`: a convolution; `pool`: a maximum or sum in windows;
 - `reduce`: sum, maximum … over axes;
-- `reshape`, `transpose`, `slice`, `reverse`, `concatenate`, `pad`, `expand`: where things go;
+- `reshape`, `transpose`, `slice`, `reverse`, `concatenate`, `pad`, `expand`: moving elements;
 - `recurrent`: a loop over the first axis, whose body is a graph itself.
 """
 
@@ -26,7 +26,7 @@ ELEMENTWISE = {
     "lt", "le", "eq", "ne", "and", "or", "not", "xor", "exp", "exp2", "expm1", "log", "log1p",
     "tanh", "logistic", "erf", "erfc", "sin", "cos", "sinh", "cosh", "asinh", "atan", "square",
     "integer_pow", "pow", "sqrt", "rsqrt", "cbrt", "floor", "ceil", "round", "is_finite",
-    # of graphs that were quantised:
+    # in quantised graphs:
     "quantise", "requantise", "dequantise", "lookup", "tanh_q15", "sigmoid_q15",
 }  # fmt: skip
 
@@ -36,11 +36,11 @@ PRODUCTS = ("linear", "conv")
 
 
 class ExportError(ValueError):
-    """A model, or an option, that cannot be exported. The message says why, and what can."""
+    """A model or an option that cannot be exported. The message says why, and what is supported."""
 
 
 class Value:
-    """A place for one intermediate result; compared by identity."""
+    """A placeholder for one intermediate result; compared by identity."""
 
     __slots__ = ("dtype", "shape")
 
@@ -54,13 +54,13 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """Which parameter of the model each element of an array is, and times which factor.
+    """The model parameter behind each element of an array, and a constant factor.
 
         value = factor · parameter
 
     Attributes:
-        leaf: Number of the leaf, counted among the model's arrays; -1 where there is none.
-        place: Place of the element in that leaf, flattened.
+        leaf: Number of the leaf among the model's arrays; -1 where there is none.
+        place: Index of the element in that leaf, flattened.
         factor: Constant factor.
     """
 
@@ -97,7 +97,7 @@ class Constant:
     Attributes:
         array: The elements; axes along which they do not change have length 1.
         shape: Shape of the whole array.
-        origin: Which parameters the elements are, as an array of the whole shape, or None.
+        origin: Origins of the elements, as an array of the whole shape, or None.
     """
 
     array: np.ndarray
@@ -106,7 +106,7 @@ class Constant:
 
     @classmethod
     def of(cls, values: Any, origin: Origin | None = None) -> Constant:
-        """Make one of any array, as small as it can be kept."""
+        """Make a constant from any array, in its smallest form."""
         array = np.asarray(values)
         shape = array.shape
         for axis, length in enumerate(shape):
@@ -117,16 +117,16 @@ class Constant:
 
     @property
     def dtype(self) -> np.dtype:
-        """Return the numbers' type."""
+        """Return the dtype."""
         return self.array.dtype
 
     def full(self) -> np.ndarray:
-        """Return the array with all its elements."""
+        """Return the array in its full shape."""
         return np.broadcast_to(self.array, self.shape)
 
     @property
     def number(self) -> float | None:
-        """Return the one number in every element, or None."""
+        """Return the value if all elements are equal, or None."""
         return float(self.array.reshape(())) if self.array.size == 1 else None
 
 
@@ -141,9 +141,9 @@ class Node:
         op: Name of the operation.
         inputs: Operands.
         outputs: Results; one, except for `recurrent`.
-        attributes: What the operation needs beside operands. `linear` and `conv` have `weights`,
-            `bias` and the `origin` of the weights, each an array or None.
-        where: The user's line behind it, for messages.
+        attributes: Parameters of the operation. `linear` and `conv` have `weights`, `bias` and the
+            `origin` of the weights, each an array or None.
+        where: The corresponding line of the user's code, for messages.
     """
 
     op: str
@@ -161,12 +161,12 @@ class Node:
 
 @dataclass(eq=False)
 class StateVariable:
-    """What a recurrent network carries from one frame to the next.
+    """A state that a recurrent network carries from one frame to the next.
 
     Attributes:
-        before: Value that a frame begins with.
-        after: Value that it ends with.
-        initial: Array that the first frame begins with.
+        before: Value before a frame.
+        after: Value after the frame.
+        initial: Array before the first frame.
     """
 
     before: Value
@@ -176,13 +176,13 @@ class StateVariable:
 
 @dataclass(eq=False)
 class Graph:
-    """Steps in the order in which they can be taken.
+    """Steps in topological order.
 
     Attributes:
-        inputs: Values that come from outside.
+        inputs: Input values.
         outputs: Results.
         nodes: The steps.
-        states: What is carried between calls, of a network that takes one frame at a time.
+        states: State between calls, for a network that takes one frame at a time.
     """
 
     inputs: list[Value]
@@ -195,7 +195,7 @@ class Graph:
         return [node for node in self.nodes if node.op in PRODUCTS]
 
     def results(self) -> Iterator[Atom]:
-        """Go through all that must be known at the end."""
+        """Yield all values that must be computed."""
         yield from self.outputs
         yield from (state.after for state in self.states)
 
@@ -208,7 +208,7 @@ class Graph:
         return users
 
     def replace(self, old: Value, new: Atom) -> None:
-        """Let everything read another value."""
+        """Replace a value by another one wherever it is read."""
         for node in self.nodes:
             node.inputs = [new if a is old else a for a in node.inputs]
         self.outputs = [new if a is old else a for a in self.outputs]
@@ -216,7 +216,7 @@ class Graph:
             state.after = new if state.after is old else state.after
 
     def drop_unread(self) -> None:
-        """Remove steps that nothing reads."""
+        """Remove steps whose results are not read."""
         needed = {a for a in self.results() if isinstance(a, Value)}
         kept = []
         for node in reversed(self.nodes):

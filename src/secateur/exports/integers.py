@@ -1,4 +1,4 @@
-"""Functions on integers, as quantised graphs have them: to the bit what the C functions do."""
+"""Integer functions of quantised graphs, which match the C functions bit for bit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["INTEGER_FUNCTIONS", "multiplier_and_shift", "requantise", "sigmoid_q
 def multiplier_and_shift(scale: float) -> tuple[int, int]:
     """Return the multiplier and the shift by which `sc_requantise` multiplies by this scale.
 
-    multiplier / 2^shift is the scale to a relative 2^-31. Below 2^-32, where every int32 becomes
-    0 or nearly, the multiplier has fewer digits.
+    multiplier / 2^shift equals the scale to a relative 2^-31. Below 2^-32, where the result of any
+    int32 is close to 0, the multiplier has fewer digits.
 
     Args:
-        scale: Positive, at most 2^29.
+        scale: Positive number of at most 2^29.
 
     Example:
         >>> multiplier_and_shift(0.75)
@@ -77,7 +77,7 @@ def _dequantise(x: Any, *, scale: float) -> Any:
 
 
 def _lookup(x: Any, *, table: tuple[int, ...]) -> Any:
-    """The table has 257 entries for −32768, −32512 … 32768; between them it is straight."""
+    """Interpolate linearly in a table with 257 entries for −32768, −32512 … 32768."""
     entries = np.array(table, np.int64)
     place = np.asarray(x, np.int64) + 32768
     node, rest = place >> 8, place & 255

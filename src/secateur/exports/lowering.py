@@ -1,4 +1,4 @@
-"""From a model function to a `Graph`: equations whose operands are known are evaluated."""
+"""Lowering of a model function to a `Graph`; equations with known operands are evaluated."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from secateur.equations.primitives import (
     NUMERIC_REDUCTIONS,
     REDUCTIONS,
     WINDOWS,
+    Kind,
+    Policy,
+    policies,
 )
 from secateur.exports.constant_folding import evaluate_known, to_numbers
 from secateur.exports.graph import (
@@ -31,7 +34,7 @@ from secateur.exports.graph import (
 
 __all__ = ["lower_function", "lower_model"]
 
-# Same operation, older or other name.
+# Other names of the same operations.
 _SAME = {"add_any": "add"}
 
 
@@ -47,7 +50,7 @@ def lower_function(
             carries becomes state of the graph, which then takes one frame at a time.
 
     Raises:
-        ExportError: Something in the function has no counterpart.
+        ExportError: An operation of the function is not supported.
     """
     return lower_model(lambda _, x: f(x), (), x, by_frame=by_frame)
 
@@ -64,7 +67,7 @@ def lower_model(
         by_frame: As in `lower_function`.
 
     Raises:
-        ExportError: Something in the function has no counterpart.
+        ExportError: An operation of the function is not supported.
     """
     leaves, structure = jax.tree.flatten((params, x))
     places = [i for i, leaf in enumerate(leaves[:-1]) if isinstance(leaf, jax.Array | np.ndarray)]
@@ -75,14 +78,25 @@ def lower_model(
         for i, array in zip(places, arrays, strict=True)
     ]
     source = Value(x.shape, x.dtype)
-    lowering = _Lowering(by_frame)
+    lowering = Lowering(by_frame)
     outputs = lowering.run(trace.jaxpr, trace.consts, [*tagged, source])
     graph = Graph([source], outputs, lowering.nodes, lowering.states)
     graph.drop_unread()
     return graph
 
 
-class _Lowering:
+class Lowering:
+    """The walk that makes a graph. Its rules are its methods, named after primitives."""
+
+    policies = policies(Kind.COPY, otherwise=Policy.ERROR)
+
+    @classmethod
+    def has_rule(cls, name: str) -> bool:
+        """Whether a primitive has a counterpart in the graph."""
+        name = _SAME.get(name, name)
+        ruled = name in IDENTITIES or name in ELEMENTWISE or CONTROL_FLOW.get(name) == "remat"
+        return ruled or name in NUMERIC_REDUCTIONS or hasattr(cls, f"_{name}")
+
     def __init__(self, by_frame: bool) -> None:
         self.by_frame = by_frame
         self.nodes: list[Node] = []
@@ -350,7 +364,7 @@ class _Lowering:
 
     def _scan(self, node: Equation, operands: list[Atom]) -> list[Atom]:
         eqn = node.eqn
-        num_consts, num_carry = compat.scan_counts(eqn)
+        num_consts, num_carry = compat.scan_counts(eqn.params)
         consts, rest = operands[:num_consts], operands[num_consts:]
         carry, stacked = rest[:num_carry], rest[num_carry:]
         body = compat.open_jaxpr(eqn.params["jaxpr"])
@@ -361,7 +375,7 @@ class _Lowering:
                 f"a loop that begins with computed values cannot be exported ({node.where}). "
                 "Supported: a loop over time whose state begins with constants."
             )
-        inner = _Lowering(by_frame=False)
+        inner = Lowering(by_frame=False)
         starts = [Value(a.shape, a.dtype) for a in carry]
         frames = [Value(a.shape[1:], a.dtype) for a in stacked]
         results = inner.run(*body, [*consts, *starts, *frames])

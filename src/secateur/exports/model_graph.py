@@ -1,4 +1,4 @@
-"""The graph of a trained model: raw inputs in, predictions in the data's own units out."""
+"""The graph of a trained model, from raw inputs to predictions in the data's own units."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = ["ModelGraph", "make_model_graph"]
 
 @dataclass(frozen=True, eq=False)
 class ModelGraph:
-    """A model as the steps of one row or one frame at a time.
+    """A model as steps that process one row or one frame at a time.
 
     Attributes:
         graph: The steps.
         deviations: For each product with weights among them, in order, the posterior's standard
-            deviation of each weight in the graph's units; 0 where a weight is not a parameter of
-            the model times a constant.
-        by_frame: Whether it takes the frames of a sequence one after the other.
+            deviation of each weight in the graph's units; 0 where a weight is not a constant
+            multiple of a single parameter.
+        by_frame: Whether it takes the frames of a sequence one at a time.
         function: The same function of whole rows, in JAX.
         rows: Example inputs of shape (rows, …).
         is_drawn: Whether the rows were drawn, because none were given.
@@ -72,14 +72,14 @@ def make_model_graph(
 
     Args:
         trained: A trained model.
-        inputs: Example rows; needed for a function whose input's shape is not known otherwise.
+        inputs: Example rows; needed if the shape of the function's input is not known.
         input_factors: See `simplify_graph`.
         mean: "weights" for the network at the posterior means of its weights, "predictive" for
-            what `predict` says; see `make_score_function`.
+            the mean of `predict`; see `make_score_function`.
 
     Raises:
-        ExportError: Something in the model has no counterpart, or its frames cannot be taken one
-            by one.
+        ExportError: An operation of the model is not supported, or its frames cannot be processed
+            one by one.
     """
     shape = find_row_shape(trained, inputs)
     rows = draw_rows(trained, shape) if inputs is None else np.asarray(inputs, np.float32)
@@ -103,10 +103,10 @@ def make_model_graph(
 def _lower_at_means(
     trained: Trained, shape: tuple[int, ...], *, is_exact: bool
 ) -> tuple[Graph, Callable[[Any], Any], bool]:
-    """Return the steps at the posterior means, the function, and whether it goes by frames.
+    """Return the steps at the posterior means, the function, and whether it takes frames.
 
-    Means of inputs have all their digits if `is_exact`: a second shift, which becomes part of a
-    bias where inputs have no step of their own.
+    With `is_exact`, means of inputs keep all their digits through a second shift, which is folded
+    into a bias unless standardisation is a step of its own.
     """
     params = mean_weights(trained.beliefs)
 
@@ -130,7 +130,7 @@ def _lower_at_means(
 
 
 def _lower_averaged(trained: Trained, shape: tuple[int, ...]) -> tuple[Graph, Callable[[Any], Any]]:
-    """Return the steps of the prediction that is averaged over the posterior, and the function."""
+    """Return the steps of the prediction averaged over the posterior, and the function."""
     function = make_score_function(trained)
     try:
         graph = lower_function(function, jax.ShapeDtypeStruct((1, *shape), jnp.float32))
@@ -148,7 +148,7 @@ def _lower_averaged(trained: Trained, shape: tuple[int, ...]) -> tuple[Graph, Ca
 
 
 def _find_deviations(node: Node, leaves: list[Any]) -> np.ndarray:
-    """Return the posterior's deviation of each weight: that of its parameter, times the factor."""
+    """Return each weight's posterior deviation: its parameter's deviation times the factor."""
     deviations, origin = np.zeros(node.attributes["weights"].shape), node.attributes["origin"]
     if origin is None:
         return deviations
@@ -175,14 +175,14 @@ def _compare_with_function(model: ModelGraph) -> None:
         outputs = outputs[:, -1]
     outputs, truth = (np.asarray(v).reshape(-1, truth.shape[-1]) for v in (outputs, truth))
     gap = np.max(np.abs(outputs - truth), axis=0)
-    # JAX computes in float32: digits are lost relative to how large and how different results are.
+    # JAX computes in float32: rounding scales with the size and the spread of the results.
     if np.all(gap <= 3e-7 * np.max(np.abs(truth), axis=0) + 1e-4 * np.ptp(truth, axis=0)):
         return
     if model.by_frame:
         raise ExportError(
-            "the frames of this network cannot be taken one by one: what it predicts for a "
-            "sequence differs from what it predicts after the last frame. Supported: loops over "
-            "time whose last or every state is read out."
+            "this network cannot process frames one by one: its prediction for a sequence "
+            "differs from its prediction after the last frame. Supported: loops over time of "
+            "which the last state, or every state, is read out."
         )
     raise ExportError(
         f"the exported steps differ from the model by {np.max(gap):.3g}. This is a defect of "

@@ -11,19 +11,19 @@ __all__ = ["InputColumn", "TableLabels", "find_labels", "make_labels"]
 
 
 class InputColumn(NamedTuple):
-    """A column of a table, and where its values go.
+    """A column of a table and the inputs made from it.
 
     Attributes:
         name: Name in the header of the table.
         kind: "number", "boolean", "category", or another kind of `secateur.tables.Column`.
-        categories: Texts of a category, or ().
-        fill: What the encoding puts in place of a missing value, or None if that is an error.
-            Where a value makes several numbers, one for each.
-        limits: Least and largest number of the rows that the model was made from, or None.
-        has_indicator: Whether the last input is 1 where the value is missing, and else 0.
-        input_names: Names of the inputs that it makes.
+        categories: Categories of a categorical column, or ().
+        fill: Value by which the encoding replaces a missing value (one for each number that the
+            column is encoded as), or None if a missing value is an error.
+        limits: Smallest and largest number in the training data, or None.
+        has_indicator: Whether the last input is an indicator of missing values.
+        input_names: Names of the inputs that the column is encoded as.
         inputs: For each of these, its position among the inputs of the model, or None if the model
-            does not have it any more.
+            no longer has it.
     """
 
     name: str
@@ -37,15 +37,15 @@ class InputColumn(NamedTuple):
 
     @property
     def value_inputs(self) -> tuple[int | None, ...]:
-        """Return the positions of the inputs without the one that says that a value is missing."""
+        """Return the positions of the inputs other than the indicator of missing values."""
         return self.inputs[:-1] if self.has_indicator else self.inputs
 
 
 class TableLabels(NamedTuple):
-    """What a model's table says of its columns.
+    """Names and kinds of the columns of a model's table.
 
     Attributes:
-        columns: Columns of which the model has an input, in the order of the inputs.
+        columns: Columns with an input in the model, in the order of the inputs.
         targets: Names of the targets.
         classes: Names of the classes, or None.
     """
@@ -66,23 +66,23 @@ class TableLabels(NamedTuple):
 
     @property
     def outputs(self) -> list[str]:
-        """Return the names of the outputs: of classes, theirs."""
+        """Return the names of the outputs; for classification, the names of the classes."""
         return self.classes or self.targets
 
 
 def find_labels(trained: Trained) -> TableLabels | None:
-    """Return what is known of a model's table, which is saved with it, or None."""
+    """Return the labels of a model's table, which are saved with the model, or None."""
     if not isinstance(trained.extra, dict) or "table" not in trained.extra:
         return None
     return make_labels(Encoding.from_json(trained.extra["table"]), trained)
 
 
 def make_labels(encoding: Encoding, trained: Trained) -> TableLabels:
-    """Return what an encoding says of the columns and outputs of a model.
+    """Return the labels of a model's columns and outputs, from the encoding of its table.
 
     Args:
-        encoding: How the inputs of the model were made.
-        trained: The model, which has all of these inputs or those that `compact` has left.
+        encoding: Encoding of the table.
+        trained: The model, with all inputs of the encoding or those that `compact` has kept.
     """
     kept: Any = None if trained.compaction is None else trained.compaction.kept_inputs
     total = len(encoding.inputs)

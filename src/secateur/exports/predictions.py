@@ -1,4 +1,4 @@
-"""What an exported model answers: raw inputs go in, predictions in the data's units come out.
+"""The function of an exported model, from raw inputs to predictions in the data's units.
 
 The formulas are those of `Trained.predict`: the likelihood's `predictive_moments` and
 `predictive_interval`.
@@ -32,14 +32,14 @@ __all__ = ["MEANS", "ExportedFunction", "check_mean", "compute_noise", "find_dty
            "knows_moments", "make_function", "make_score_function",
            "standardise_exactly"]  # fmt: skip
 
-# What an export can predict: the network at the posterior means of its weights, or what `predict`
-# says, which averages over the posterior.
+# What an export can predict: the network at the posterior means of its weights, or the mean of
+# `predict`, which averages over the posterior.
 MEANS = ("weights", "predictive")
 
 # Probability of the interval between `lower` and `upper`.
 LEVEL = 0.95
 
-_SMALL = 20_000  # weights, up to which moments are worth their many small steps
+_SMALL = 20_000  # maximum number of weights for which moments are written out
 _NEGLIGIBLE = 1e-8  # of a column's deviation
 _BY_MEANS = "of the network at the posterior means of its weights"
 _BY_MOMENTS = "expected under the posterior of the weights, by moments"
@@ -52,8 +52,8 @@ class ExportedFunction:
 
     Attributes:
         function: Function from raw inputs to a list of arrays.
-        meanings: Meaning of each of them by name; filled in when the function is called.
-        by_moments: Whether mean and variance of the network's value are computed.
+        meanings: Meaning of each array by name; filled in when the function is called.
+        by_moments: Whether mean and variance of the network's output are computed.
     """
 
     function: Callable[[Any], list[Any]]
@@ -62,12 +62,12 @@ class ExportedFunction:
 
 
 def knows_moments(trained: Trained) -> bool:
-    """Whether moments travel through a model that is small enough to write them out."""
+    """Whether a model's inference computes moments and the model is small enough to write them."""
     return not draws(trained.model.inference) and count(trained.beliefs).total <= _SMALL
 
 
 def find_dtype(trained: Trained) -> Any:
-    """Return the type that a model computes in: that of its weights, but float32 at least."""
+    """Return the dtype in which a model computes: that of its weights, but at least float32."""
     dtypes = [leaf.dtype for leaf in jax.tree.leaves(trained.beliefs) if _is_floating(leaf)]
     return jnp.result_type(jnp.float32, *dtypes)
 
@@ -79,10 +79,10 @@ def make_function(
 
     Args:
         trained: A trained model.
-        by_moments: Whether mean and variance of the network's value are computed, or its value at
+        by_moments: Whether to compute mean and variance of the network's output, or its value at
             the posterior means.
-        uncertainty: Whether a standard deviation and an interval are wanted.
-        dtype: Type of the numbers in which moments are computed.
+        uncertainty: Whether to compute a standard deviation and an interval.
+        dtype: Dtype in which moments are computed.
     """
     meanings: dict[str, str] = {}
     standardise = trained.scaling.inputs
@@ -98,7 +98,7 @@ def make_function(
         if standardise is not None:
             x = standardise_exactly(standardise, x)
         if by_moments:
-            # The closed forms of σ and tanh take more operators than quadrature.
+            # The closed forms of σ and tanh need more operators than quadrature.
             value = make_forward(f, inference, closed_sigmoids=False)(None, weights, x)
             if not isinstance(value, Normal):
                 value = Normal(value, jnp.zeros_like(value))
@@ -115,18 +115,18 @@ def check_mean(mean: str | None) -> None:
     """Check that `mean` is one of those supported, or None.
 
     Raises:
-        ExportError: It is not.
+        ExportError: It is not supported.
     """
     if mean not in (None, *MEANS):
         raise ExportError(f"mean={mean!r}. Supported: {', '.join(MEANS)}.")
 
 
 def make_score_function(trained: Trained) -> Callable[[Any], Any]:
-    """Return the function from raw inputs to outputs that stand for what `predict` says.
+    """Return the function from raw inputs to outputs that correspond to the mean of `predict`.
 
-    Of numbers that is their expected value under the posterior of the weights, by moments. Of
-    classes, yes or no, and counts it is what the likelihood's link makes the averaged probability
-    or rate of: its logarithm, or log-odds.
+    For regression this is the expected value under the posterior of the weights, by moments. For
+    classes, binary targets and counts it is the averaged probability or rate on the scale of the
+    link function: its log-odds or its logarithm.
 
     Raises:
         ExportError: There is no such function.
@@ -161,8 +161,8 @@ _SCORES: dict[Any, Callable[[Any], Any]] = {
 def compute_noise(trained: Trained, outputs: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the noise's deviation and half the width of its 95 % interval, in the data's units.
 
-    Both are those of an observation around a known value of the function. None if the likelihood
-    is not Gaussian.
+    Both describe an observation around a known value of the function. None if the likelihood is
+    not Gaussian.
 
     Args:
         trained: A trained model.
@@ -197,7 +197,7 @@ def _make_outputs(trained: Trained, value: Any, uncertainty: bool) -> dict[str, 
         outputs = {"mean": (to_data(value.mean if is_normal else value), f"of the function, {how}")}
         if uncertainty and is_normal:
             deviation = _to_data_scale(units, jnp.sqrt(value.variance))
-            meaning = "of the function alone: what the noise adds is not known"
+            meaning = "of the function alone: the noise is not included"
             outputs["standard_deviation"] = (deviation, meaning)
         return outputs
     mean, weight_variance, noise_variance = likelihood.predictive_moments(noise, value)
@@ -215,7 +215,7 @@ def _make_outputs(trained: Trained, value: Any, uncertainty: bool) -> dict[str, 
     part = (
         "of an observation: uncertainty of the weights, by moments, and noise"
         if is_normal
-        else "of the noise alone: the uncertainty of the weights is not in it"
+        else "of the noise alone, without the uncertainty of the weights"
     )
     deviation = _to_data_scale(units, jnp.sqrt(weight_variance + noise_variance))
     outputs["standard_deviation"] = (
@@ -240,8 +240,8 @@ def _to_data_scale(units: Affine | None, deviation: Any) -> Any:
 def standardise_exactly(affine: Affine, x: Any) -> Any:
     """Return (x − shift)/scale, as exactly in float32 as `predict` computes it in float64.
 
-    A shift that is large beside the scale is taken off in two parts. The first difference is exact
-    for values near it, so that rounding the shift costs nothing.
+    A shift that is large compared with the scale is subtracted in two parts. The first difference
+    is exact for values close to the shift, so that rounding the shift has no effect.
     """
     shift, scale = (np.asarray(p, np.float64) for p in (affine.shift, affine.scale))
     first = shift.astype(np.float32).astype(np.float64)
@@ -262,6 +262,6 @@ def _is_floating(leaf: Any) -> bool:
 
 
 def _match_rank(per_column: np.ndarray, like: Any) -> Any:
-    """Return numbers for the last axis with as many axes as an array has."""
+    """Return values for the last axis with as many axes as an array has."""
     shape = (1,) * (like.ndim - per_column.ndim) + per_column.shape
     return jnp.asarray(per_column, like.dtype).reshape(shape)

@@ -1,4 +1,4 @@
-"""A graph in integers: weights of eight bits or fewer, activations of eight or sixteen."""
+"""Quantised graphs: weights of at most eight bits, activations of eight or sixteen."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = ["MODES", "QuantisedGraph", "quantise_graph"]
 MODES = {"int8": np.int8, "int16x8": np.int16, "weights8": None, "weights16": None}
 _TANH, _SIGMOID = 1 / 4096, 1 / 2048  # steps of the arguments of tanh_q15 and sigmoid_q15
 _Q15 = 1 / 32768
-_LARGEST_SUM = 2**30  # half of what 32 bits hold, so that as much again can be added
-_LOOKUP_ERROR = 2e-3  # relative to the largest value, of a function that is looked up
-_ROWS = 256  # that are looked at for how large values become
-_HEADROOM = {"int8": 1.0, "int16": 2.0}  # how far beyond the rows that were seen
+_LARGEST_SUM = 2**30  # half of the range of 32 bits, so that two such sums can be added
+_LOOKUP_ERROR = 2e-3  # relative to the largest value of a function in a lookup table
+_ROWS = 256  # number of rows used to determine the ranges of values
+_HEADROOM = {"int8": 1.0, "int16": 2.0}  # factor on the largest values seen
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +36,8 @@ class QuantisedGraph:
     """A graph in integers.
 
     Attributes:
-        graph: The steps; floats come in and go out.
-        tensors: How each product's weights were rounded.
+        graph: The steps; inputs and outputs are floats.
+        tensors: Rounding of each product's weights.
         weights: Rounded weights of each product, in the graph's units.
         mode: One of `MODES`.
         in_floats: Names of the steps that stayed in floating point.
@@ -54,11 +54,12 @@ def quantise_graph(model: ModelGraph, mode: str, *, most_noise: float = 0.1) -> 
     """Round a model's weights and activations to integers.
 
     Args:
-        model: A model's graph, with example rows, which say how large activations become.
+        model: A model's graph, with example rows that determine the ranges of activations.
         mode: "int8" for activations of 8 bits where they meet weights (except the inputs, which
             have 16), "int16x8" for 16 bits, "weights8" for activations in floats, "weights16" for
             weights of 16 bits as well.
-        most_noise: Largest noise of rounding. Weights get as few bits, up to 8, as it allows.
+        most_noise: Maximum noise of rounding. Weights get the smallest number of bits, up to 8,
+            that satisfies it.
     """
     if mode not in MODES:
         raise ValueError(f"quantise={mode!r}. Supported: {', '.join(MODES)}.")
@@ -68,7 +69,7 @@ def quantise_graph(model: ModelGraph, mode: str, *, most_noise: float = 0.1) -> 
 
 
 def _weights_only(model: ModelGraph, mode: str, most_noise: float) -> QuantisedGraph:
-    """The same steps, with weights that are multiples of a step, or the first half of a float."""
+    """Return the same steps with weights rounded to multiples of a step, or to bfloat16."""
     tensors, rounded, nodes = [], [], []
     deviations = iter(model.deviations)
     for node in model.graph.nodes:
@@ -92,7 +93,7 @@ def _weights_only(model: ModelGraph, mode: str, most_noise: float) -> QuantisedG
 
 @dataclass(frozen=True)
 class _Whole:
-    """A value in integers: value × scale."""
+    """A value as integers times a scale."""
 
     value: Value
     scale: float
@@ -111,7 +112,7 @@ class _Quantiser:
         self.tensors: list[TensorBits] = []
         self.weights: list[np.ndarray] = []
         self.in_floats: list[str] = []
-        self.left: set[Atom] = set()  # results in floats of what was in integers
+        self.left: set[Atom] = set()  # float results that were computed from integers
         self.deviations = iter(model.deviations)
         self.groups = find_lookups(self.graph)
 
@@ -145,7 +146,7 @@ class _Quantiser:
         return value
 
     def step(self, value: Atom, dtype: Any, other: Atom | None = None) -> float:
-        """The step at which a value of this size fits."""
+        """Return the quantisation step for a value of this range."""
         limit = np.iinfo(dtype)
         size = max(self.largest.get(v, 0.0) for v in (value, other) if isinstance(v, Value))
         return max(size, 1e-6) * _HEADROOM[np.dtype(dtype).name] / limit.max
@@ -174,7 +175,7 @@ class _Quantiser:
         return self.floats[atom]
 
     def to_whole(self, atom: Value, dtype: Any = np.int16) -> _Whole:
-        """The value in integers; quantised now if it was not."""
+        """Return the value as integers, quantising it if necessary."""
         if atom not in self.whole:
             scale, limit = self.step(atom, dtype), np.iinfo(dtype)
             value = self.add("quantise", [self.floats[atom]], atom.shape, dtype,
@@ -191,10 +192,10 @@ class _Quantiser:
         return self.rescale(self.to_whole(atom), scale, dtype, high=int(limit)).value
 
     def operand(self, atom: Value) -> _Whole:
-        """A value as it meets weights."""
+        """Return a value in the form in which it is multiplied with weights."""
         if atom not in self.operands:
-            # What comes in floats, as the inputs do, differs much in range: eight bits for all of
-            # it would cost more than those of all activations together.
+            # Float values such as the inputs differ widely in range: eight bits for all of them
+            # would cost more accuracy than those of all activations together.
             dtype = MODES[self.mode] if atom in self.whole else np.int16
             whole = self.to_whole(atom, dtype)
             if whole.value.dtype != dtype:
@@ -203,7 +204,7 @@ class _Quantiser:
         return self.operands[atom]
 
     def choose_step(self, value: Value) -> tuple[float, Any]:
-        """The step and type that the readers of a value ask for."""
+        """Choose the step and type that the readers of a value require."""
         readers = self.users.get(value, [])
         ops = {n.op for n in readers}
         if value not in self.graph.results():
@@ -222,7 +223,7 @@ class _Quantiser:
         if node.op in PRODUCTS:
             self.product(node)
         elif node.output in self.groups.inner:
-            return  # part of a function that is looked up as a whole
+            return  # part of a function that is one lookup table
         elif node.output in self.groups.looked_up:
             self.lookup(node)
         elif all(a not in self.whole for a in operands):
@@ -250,7 +251,7 @@ class _Quantiser:
             self.left.add(node.output)
         op = node.op
         divisor = inputs[1] if op == "div" else None
-        if isinstance(divisor, Constant):  # a product in C; to the bit, it has to be one in Python
+        if isinstance(divisor, Constant):  # a product in C, so also in Python, to match bit for bit
             op, inverse = "mul", (1 / divisor.array.astype(np.float64)).astype(np.float32)
             inputs = [inputs[0], Constant(inverse, divisor.shape)]
         self.floats[node.output] = self.add(
@@ -287,7 +288,7 @@ class _Quantiser:
             self.whole[node.output] = self.rescale(raw, step, dtype)
 
     def small_enough(self, atom: Value, x: _Whole, weights: np.ndarray) -> _Whole:
-        """The operand in as many bits as leave every sum within 32, whatever comes in."""
+        """Reduce the operand's bits so that no sum can exceed 32 bits, whatever the input."""
         rows = np.abs(weights.astype(np.int64)).reshape(len(weights), -1).sum(1)
         limit, halved = int(np.iinfo(x.value.dtype).max), 0
         while (int(rows.max(initial=0)) * (limit >> halved)) >= _LARGEST_SUM:
@@ -304,7 +305,7 @@ class _Quantiser:
     def product_with_float_bias(
         self, node: Node, x: _Whole, weights: np.ndarray, scale: float
     ) -> None:
-        """A product whose bias is too large for 32 bits at its scale."""
+        """Write a product whose bias exceeds 32 bits at its scale."""
         shape = node.output.shape
         attributes = node.attributes | {"weights": weights, "bias": None}
         total = self.add(node.op, [x.value], shape, np.int32, **attributes)
@@ -324,7 +325,7 @@ class _Quantiser:
 
     def relu(self, node: Node, x: Value) -> None:
         if node.output in self.whole:
-            return  # done with the product before it
+            return  # handled together with the preceding product
         step, dtype = self.choose_step(node.output)
         self.whole[node.output] = self.rescale(self.to_whole(x), step, dtype, low=0)
 
@@ -336,7 +337,7 @@ class _Quantiser:
         self.whole[node.output] = _Whole(value, _Q15)
 
     def arithmetic(self, node: Node) -> bool:
-        """Sums and products; returns whether it was one that integers can do."""
+        """Write sums and products in integers; returns whether that was possible."""
         step, dtype = self.choose_step(node.output)
         shape = node.output.shape
         known = [a for a in node.inputs if isinstance(a, Constant)]
@@ -381,7 +382,7 @@ class _Quantiser:
         self.whole[node.output] = whole
 
     def lookup(self, node: Node) -> None:
-        """A function of one value, as a table."""
+        """Write a function of one value as a lookup table."""
         root, nodes = self.groups.looked_up[node.output]
         scale, dtype = self.choose_step(node.output)
         unit = self.step(root, np.int16)
@@ -399,7 +400,7 @@ class _Quantiser:
 def _table(
     root: Value, nodes: list[Node], unit: float, scale: float, limit: Any, largest: float
 ) -> np.ndarray | None:
-    """A function at 257 places; None if it is not nearly straight in between."""
+    """Tabulate a function at 257 points; None if linear interpolation is too inaccurate."""
     numbers = FloatArithmetic()
 
     def function(x: np.ndarray) -> np.ndarray:
@@ -430,7 +431,7 @@ def _factor(node: Node) -> float | None:
 
 
 def _find_largest(model: ModelGraph) -> dict[Value, float]:
-    """The largest size of every value over the example rows."""
+    """Return the largest absolute value of every result over the example rows."""
     graph = model.graph
     largest: dict[Value, float] = {}
 

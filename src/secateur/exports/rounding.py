@@ -1,9 +1,9 @@
-"""How weights are rounded, and which functions become tables, where a network is quantised.
+"""Rounding of weights, and the choice of functions to tabulate, when a network is quantised.
 
-The posterior knows how many bits a weight needs. Rounding to a step s adds the variance s²/12, and
-the posterior says how much variance σ² there is anyway. With
+The posterior determines how many bits a weight needs. Rounding to a step s adds the variance s²/12
+to the variance σ² that the posterior has anyway. With
 
-    noise = mean of (s²/12)/σ² over the weights that are left
+    noise = mean of (s²/12)/σ² over the remaining weights
 
 the free energy rises by about half the noise per weight; a step of √12·σ is a noise of 1.
 """
@@ -24,14 +24,14 @@ _LEAST_BITS, _MOST_BITS = 2, 8
 
 
 def round_to_bfloat16(weights: np.ndarray) -> np.ndarray:
-    """Return the nearest numbers whose float32 ends in 16 zeros."""
+    """Return the nearest numbers whose float32 representation ends in 16 zero bits."""
     bits = weights.astype(np.float32).view(np.uint32).astype(np.uint64)
     upper = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16
     return upper.astype(np.uint32).view(np.float32).astype(np.float64)
 
 
 def measure_bfloat16(weights: np.ndarray, deviations: np.ndarray) -> TensorBits:
-    """Return what is lost where only the first 16 bits of every float are kept."""
+    """Return the rounding noise of keeping only the first 16 bits of every float."""
     known = (weights != 0) & (deviations > 0)
     gap = (round_to_bfloat16(weights) - weights)[known] / deviations[known]
     noise = float(np.mean(gap**2)) if known.any() else 0.0
@@ -39,7 +39,7 @@ def measure_bfloat16(weights: np.ndarray, deviations: np.ndarray) -> TensorBits:
 
 
 def choose_bits(weights: np.ndarray, deviations: np.ndarray, most_noise: float) -> TensorBits:
-    """Return the fewest bits whose rounding adds little to what the posterior leaves open.
+    """Return the smallest number of bits whose rounding is small compared with the posterior.
 
     Args:
         weights: Weights of one product.
@@ -50,7 +50,7 @@ def choose_bits(weights: np.ndarray, deviations: np.ndarray, most_noise: float) 
     if not live.any():
         return TensorBits(0, _LEAST_BITS, 1.0, 0.0)
     largest = float(np.max(np.abs(weights)))
-    sure = (deviations <= 0) & live  # certain weights: nothing is known of what they allow
+    sure = (deviations <= 0) & live  # give no measure of acceptable rounding
     precision = np.mean(1 / deviations[live & ~sure] ** 2) if (live & ~sure).any() else np.inf
     for bits in range(_LEAST_BITS, _MOST_BITS + 1):
         step = largest / (2 ** (bits - 1) - 1)
@@ -60,16 +60,16 @@ def choose_bits(weights: np.ndarray, deviations: np.ndarray, most_noise: float) 
     return TensorBits(int(live.sum()), bits, step, noise if np.isfinite(noise) else 0.0)
 
 
-# --- functions of one value that integers have no arithmetic for ----------------------------------
+# --- functions of one value without integer arithmetic --------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Lookups:
-    """Functions of one value that are looked up.
+    """Functions of one value that become lookup tables.
 
     Attributes:
-        looked_up: Value that a result is a function of, and the steps, by result.
-        inner: Results of steps inside such functions only.
+        looked_up: By result, the value that it is a function of, and the steps.
+        inner: Results of steps that occur only inside such functions.
     """
 
     looked_up: dict[Value, tuple[Value, list[Node]]]
@@ -80,7 +80,7 @@ _OWN = {"tanh", "logistic", "add", "sub", "mul", "neg"}
 
 
 def find_lookups(graph: Graph) -> Lookups:
-    """Find chains of elementwise steps that are one function of one value and need a table."""
+    """Find chains of elementwise steps that form one function of one value and need a table."""
     users = graph.users()
     results = set(graph.results())
     functions: dict[Value, tuple[Value, list[Node]]] = {}
@@ -108,7 +108,7 @@ def find_lookups(graph: Graph) -> Lookups:
         last = steps[-1]
         affine = len(steps) > 1 and last.op in ("add", "sub", "neg")
         if affine and _read_outside(last, functions, users, root):
-            continue  # 1 − z of a gate that is there anyway
+            continue  # 1 − z for a gate z that is computed anyway
         looked_up[value] = (root, steps)
         inner |= {s.output for s in steps[:-1]}
     needed = {v for v in inner if _needed_elsewhere(v, looked_up, inner, users, results)}
@@ -120,7 +120,7 @@ def _is_relu(node: Node) -> bool:
 
 
 def _read_outside(node: Node, functions: dict, users: dict, root: Value) -> bool:
-    """Whether the operand of an affine step is read by others, and so is there anyway."""
+    """Whether the operand of an affine step is also read elsewhere, so computed anyway."""
     value = next(a for a in node.inputs if isinstance(a, Value))
     return any(
         r is not node and (r.output not in functions or functions[r.output][0] is not root)

@@ -1,4 +1,4 @@
-"""What rows with targets say of an export, and of what quantisation made of it."""
+"""Scores of an export on rows with targets, before and after quantisation."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def score_rows(
 ) -> tuple[Scores, Scores | None]:
     """Return free energy, log-density and correct classes on rows, before and after quantisation.
 
-    The log-density is that of the targets with the exported network's output as the mean, and the
-    variance that the posterior leaves around it where the inference knows it without sampling.
+    The log-density is that of the targets with the exported network's output as the mean. It
+    includes the posterior variance of the output if the inference computes it without sampling.
 
     Args:
         trained: The model.
@@ -93,7 +93,7 @@ def _compute_log_density(likelihood: Any, noise: Any, prediction: Any, targets: 
 def round_model(
     trained: Trained, model: ModelGraph, weights: Sequence[np.ndarray]
 ) -> Trained | None:
-    """Return the model with its means rounded as the graph's weights were, variances unchanged.
+    """Return the model with means rounded like the graph's weights, and the same variances.
 
     Args:
         trained: The model.
@@ -101,7 +101,7 @@ def round_model(
         weights: Weights of each product in the graph, after rounding.
 
     Returns:
-        None where weights of the graph are not single parameters of the model times constants.
+        None if a weight of the graph is not a constant multiple of a single model parameter.
     """
     leaves, _, structure = flatten_beliefs(trained.beliefs)
     means = {i: np.array(q.mean, np.float64).ravel() for i, q in enumerate(leaves) if is_belief(q)}

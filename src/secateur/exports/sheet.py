@@ -1,4 +1,4 @@
-"""`Sheet`: what an export is: its size, its arithmetic, and how far it is from the model.
+"""`Sheet`: the size, arithmetic and accuracy of an export.
 
 For readers of a sheet (report, command line, records of runs):
 
@@ -29,19 +29,19 @@ __all__ = ["Accuracy", "Arithmetic", "Difference", "Scores", "Sheet", "Size", "T
 
 @dataclass(frozen=True)
 class Size:
-    """How large an export is; None where something does not apply or was not measured.
+    """The size of an export; None for what does not apply or was not measured.
 
     Attributes:
         parameters: Number of elements of the trained network's arrays, before compacting.
-        weights: Number of weights that pruning has left: `Trained.live_weights` of the model that
-            was exported, as the report and the command line count them.
-        stored: Number of factors that C stores. It is not that of the weights: biases are terms,
-            weights of dead units are not written, and moments need variances.
+        weights: Number of weights after pruning: `Trained.live_weights` of the exported model, as
+            in the report and on the command line.
+        stored: Number of factors that C stores. It differs from the number of weights: biases are
+            terms, weights of dead units are not written, and moments need variances.
         file_bytes: Size of the ONNX file.
         flash_bytes: Code and constants, compiled for a Cortex-M4F.
         ram_bytes: Static memory and state.
-        state_bytes: Memory that the caller of a recurrent network keeps.
-        stack_bytes: Deepest stack of a call.
+        state_bytes: Size of the state that the caller of a recurrent network provides.
+        stack_bytes: Maximum stack depth of a call.
     """
 
     parameters: int | None = None
@@ -56,12 +56,12 @@ class Size:
 
 @dataclass(frozen=True)
 class TensorBits:
-    """How the weights of one product were rounded.
+    """Rounding of the weights of one product.
 
     Attributes:
-        weights: Number of weights that are left.
-        bits: Number of bits of each.
-        step: Distance between neighbours, in the graph's units; of 16 bits, relative to the weight.
+        weights: Number of remaining weights.
+        bits: Number of bits per weight.
+        step: Spacing of the values in the graph's units; for 16 bits, relative to the weight.
         noise: Mean of (step²/12)/σ², with the posterior's variance σ² of each weight.
     """
 
@@ -73,14 +73,14 @@ class TensorBits:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What an export computes.
+    """The arithmetic of an export.
 
     Attributes:
-        quantise: Name of the rounding, or None for float32.
+        quantise: Name of the quantisation mode, or None for float32.
         optimise: "size" or "speed" for C, or None.
-        multiply_adds: Number of products with weights in a call.
+        multiply_adds: Number of multiply-adds per call.
         instructions: Number of instructions of a call on the emulated Cortex-M4F; not cycles.
-        tensors: How the weights of each product were rounded.
+        tensors: Rounding of the weights of each product.
     """
 
     quantise: str | None = None
@@ -92,12 +92,12 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class Scores:
-    """What rows with targets say of a network.
+    """Scores of a network on rows with targets.
 
     Attributes:
-        free_energy: Free energy of these rows in nats, or None where it is not known.
+        free_energy: Free energy of these rows in nats, or None if it is not known.
         log_density: Mean log-density of the targets in nats.
-        correct: Share of the rows whose class is right; None if there are no classes.
+        correct: Accuracy, for classification; otherwise None.
     """
 
     free_energy: float | None
@@ -107,14 +107,14 @@ class Scores:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far predictions of an export are from those of `Trained.predict`, on some rows.
+    """Difference between predictions of an export and those of `Trained.predict` on some rows.
 
     Attributes:
         output: Name of the output, or None.
-        largest: Largest difference: of means in the units of the target, or of probabilities.
-        rms: Root of the mean square of the differences.
-        changed_classes: Number of rows whose most probable class is another one; None if there are
-            no classes.
+        largest: Largest difference, of means in the units of the target or of probabilities.
+        rms: Root mean square of the differences.
+        changed_classes: Number of rows whose most probable class differs; None if there are no
+            classes.
         rows: Number of rows.
         is_drawn: Whether the rows were drawn at random, because none were given.
     """
@@ -142,13 +142,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How far an export is from the model.
+    """Accuracy of an export compared with the model.
 
     Attributes:
-        mean: What is predicted: "weights" for the network at the posterior means of its weights,
-            "predictive" for the average over the posterior.
-        from_predict: How far that is from `Trained.predict`, by output; empty where it is not
-            known.
+        mean: "weights" if the network is evaluated at the posterior means of its weights,
+            "predictive" if predictions are averaged over the posterior.
+        from_predict: Difference from `Trained.predict`, by output; empty if it is not known.
         largest_rounding: Largest difference between the emulated device and the same computation
             in Python, in the units of the outputs, or None.
         exact: Scores of the network before quantisation, or None without targets.
@@ -164,16 +163,16 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Sheet:
-    """One export in numbers.
+    """The size, arithmetic and accuracy of one export.
 
     Attributes:
         files: Names of the files that were written.
         target: "c" or "onnx".
-        style: "straight" (a line for every number) or "loops" for C; the operators for ONNX.
-        size: How large it is.
-        arithmetic: What it computes.
-        accuracy: How far it is from the model.
-        notes: Sentences that a reader should know.
+        style: "straight" (one line of code per number) or "loops" for C; the operators for ONNX.
+        size: Size of the export.
+        arithmetic: Operations and number format.
+        accuracy: Difference from the model.
+        notes: Remarks for the reader, in sentences.
     """
 
     files: tuple[str, ...]
@@ -186,13 +185,13 @@ class Sheet:
 
     @property
     def title(self) -> str:
-        """Return what it is, in a few words."""
+        """Return a short title."""
         if self.target == "onnx":
             return "ONNX"
         return f"C, {self.arithmetic.quantise or 'float32'}, for {self.arithmetic.optimise}"
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return what is known, each with its number as text."""
+        """Return the known entries as pairs of label and formatted number."""
         return [
             (what, f"{number:{form}}")
             for what, number, form in self._numbers()

@@ -1,4 +1,4 @@
-"""Fewer steps for the same function: constants folded into weights, moves joined.
+"""Simplification of graphs: constants are folded into weights, and moves are merged.
 
 Folding is done in float64, before anything is rounded for the device.
 """
@@ -12,20 +12,20 @@ from secateur.exports.graph import Constant, Graph, Node, Value
 __all__ = ["simplify_graph"]
 
 _AFFINE = {"add", "sub", "mul", "div"}
-_LARGEST_SHIFT = 16.0  # in standard deviations: costs four bits of float32's 24
+_LARGEST_SHIFT = 16.0  # in standard deviations; costs four of float32's 24 bits
 
 
 def simplify_graph(graph: Graph, *, input_factors: bool = True) -> Graph:
-    """Change a graph in place to one of fewer steps with the same results, and return it.
+    """Reduce the number of steps of a graph in place, with the same results, and return it.
 
     A factor before or after a product with weights, and a term after it, become part of weights
-    and bias. A shift before stays if it is large against the deviation: x − m is exact in floating
-    point where x and m are close to each other, and would not be so after multiplying out.
+    and bias. A shift before the product is kept if it is large compared with the deviation: x − m
+    is exact in floating point if x and m are close to each other, which is lost by multiplying out.
 
     Args:
-        graph: Graph that is changed.
-        input_factors: Whether factors of the inputs go into weights, too. Where one step for all
-            inputs is wanted, as in integers, they had better be of one size.
+        graph: Graph to change.
+        input_factors: Whether to fold factors of the inputs into weights, too. Integers use one
+            step for all inputs, which should then have similar ranges, so they do not.
     """
     kept = set() if input_factors else _scaled_inputs(graph)
     while _pass(graph, kept):
@@ -37,7 +37,7 @@ def simplify_graph(graph: Graph, *, input_factors: bool = True) -> Graph:
 
 
 def _scaled_inputs(graph: Graph) -> set[Value]:
-    """The inputs, and what shifting and scaling makes of them."""
+    """The inputs, and the values that are shifted and scaled versions of them."""
     values = set(graph.inputs)
     for node in graph.nodes:
         operand = _operand(node)
@@ -93,7 +93,7 @@ def _per_channel(constant: np.ndarray, axis: int) -> np.ndarray | None:
 
 
 def _into_weights_before(graph, node, makers, users, read) -> bool:
-    """A term or factor after a product with weights."""
+    """Fold a term or factor after a product into its weights."""
     operand = _operand(node)
     if operand is None:
         return False
@@ -127,7 +127,7 @@ def _into_weights_before(graph, node, makers, users, read) -> bool:
 
 
 def _into_weights_after(node, makers, users, read) -> bool:
-    """A factor before a product with weights."""
+    """Fold a factor before a product into its weights."""
     if node.op not in ("linear", "conv"):
         return False
     if node.op == "conv" and node.attributes["groups"] != 1:
@@ -160,7 +160,7 @@ def _scale_origin(node: Node, factor: np.ndarray) -> None:
 
 
 def _small_shift(node: Node, factor: np.ndarray, makers: dict, users: dict) -> None:
-    """Multiply shifts before a factor out, too, where that cannot cancel."""
+    """Multiply out shifts before a factor, where no cancellation can occur."""
     while node.op == "linear":
         (x,) = node.inputs
         maker = makers.get(x)
@@ -181,7 +181,7 @@ def _small_shift(node: Node, factor: np.ndarray, makers: dict, users: dict) -> N
 
 
 def _no_bound(graph: Graph, node: Node) -> bool:
-    """max(x, −∞) and min(x, ∞), which careful reductions contain."""
+    """Remove max(x, −∞) and min(x, ∞), which robust reductions contain."""
     bounds = {"max": -np.inf, "min": np.inf}
     if node.op not in bounds:
         return False
@@ -195,7 +195,7 @@ def _no_bound(graph: Graph, node: Node) -> bool:
 
 
 def _moves(graph: Graph, node: Node, makers: dict[Value, Node]) -> bool:
-    """Two moves in a row are one, and a move that changes nothing is none."""
+    """Merge consecutive moves, and remove moves that change nothing."""
     if node.op not in ("reshape", "transpose"):
         return False
     (x,) = node.inputs
@@ -226,6 +226,6 @@ def _moves(graph: Graph, node: Node, makers: dict[Value, Node]) -> bool:
 
 
 def _keeps_order(shape: tuple[int, ...], order: tuple[int, ...]) -> bool:
-    """Whether a transposition moves only axes of length 1, so that memory stays as it is."""
+    """Whether a transposition moves only axes of length 1 and so leaves memory unchanged."""
     long = [a for a in order if shape[a] != 1]
     return long == sorted(long)

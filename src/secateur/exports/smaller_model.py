@@ -1,4 +1,4 @@
-"""The model that is written: without dead units, and without the inputs that it does not use."""
+"""The model to be written, without dead units and unused inputs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from secateur.compaction import compact, find_used_inputs
+from secateur.exports.example_rows import find_row_shape
 from secateur.exports.graph import ExportError
 from secateur.exports.model_labels import find_labels
 from secateur.networks import Dense, Gru
@@ -22,10 +23,10 @@ class SmallerModel(NamedTuple):
     """A model without its dead units.
 
     Attributes:
-        model: The model. Positions in `model.compaction.kept_inputs` are those of the inputs that
-            the model was trained with.
-        original: The model that it was made from.
-        kept: Positions of the inputs that are left among those of the original, or None for all.
+        model: The model. `model.compaction.kept_inputs` are positions among the inputs with which
+            the model was trained.
+        original: The model from which it was made.
+        kept: Positions of the remaining inputs among those of the original, or None for all.
     """
 
     model: Trained
@@ -33,11 +34,11 @@ class SmallerModel(NamedTuple):
     kept: np.ndarray | None
 
     def take_inputs(self, rows: Any) -> Any:
-        """Return the inputs that are left, of rows for the original; None stays None."""
+        """Return the remaining inputs of rows for the original; None stays None."""
         return rows if rows is None or self.kept is None else np.asarray(rows)[..., self.kept]
 
     def take_names(self, names: Sequence[str] | None) -> Sequence[str] | None:
-        """Return the names of the inputs that are left, from those of all or of these alone."""
+        """Return the names of the remaining inputs, given the names of all inputs or of these."""
         if names is None or self.kept is None or len(names) == len(self.kept):
             return names
         if self.kept.max() >= len(names):
@@ -56,9 +57,7 @@ def make_smaller(trained: Trained, inputs: Any, *, keep_inputs: bool | None) -> 
         keep_inputs: As in `secateur.export`.
     """
     if inputs is None and not isinstance(trained.model.f, Dense | Gru):
-        raise ExportError(
-            "the shape of the model's inputs is not known. Give some rows of the data with inputs=…"
-        )
+        inputs = np.zeros((2, *find_row_shape(trained, None)), np.float32)
     if keep_inputs is None:
         keep_inputs = find_labels(trained) is None
     rows = None if inputs is None else np.asarray(inputs)[:8]
@@ -67,7 +66,7 @@ def make_smaller(trained: Trained, inputs: Any, *, keep_inputs: bool | None) -> 
         return SmallerModel(trained, trained, None)
     try:
         small = compact(trained, drop_inputs=not keep_inputs, inputs=rows)
-    except UnsupportedOperation:  # of its moments; what is exported may have none
+    except UnsupportedOperation:  # moments are missing; the export may not need them
         return SmallerModel(trained, trained, None)
     compaction = small.compaction
     assert compaction is not None

@@ -1,7 +1,7 @@
-"""From objects to JSON and arrays, and back, without a way to name code.
+"""Conversion of objects to JSON and arrays, and back, without any reference to code.
 
-A file may hold numbers, texts, lists, tuples, dicts, arrays and the dataclasses listed here (or
-handed over by the user, class by class). Reading one constructs these and nothing else.
+A file may hold numbers, strings, lists, tuples, dicts, arrays and the dataclasses listed here (or
+passed explicitly by the user). Reading a file constructs these and nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import numpy as np
 
 from secateur import distributions, likelihoods
 from secateur.compaction.removal import RemovedUnits
-from secateur.distributions import Normal
+from secateur.distributions import Normal, UnitNormal
+from secateur.importing import ImportedFunction
+from secateur.importing.onnx_graph import OnnxGraph, OnnxNode, OnnxValue
 from secateur.networks import Dense, Gru
 from secateur.trained import Compaction, Round
 from secateur.training.objective import FreeEnergy
@@ -26,14 +28,17 @@ from secateur.training.scaling import Affine, Scaling
 
 
 class FileError(ValueError):
-    """A model file is damaged, foreign, from a later version, or asks for what was not given."""
+    """A model file that is damaged, of another kind or version, or that needs further arguments."""
 
 
-NETWORKS = (Dense, Gru)
+NETWORKS = (Dense, Gru, ImportedFunction)
 CLASSES: dict[str, type] = {
     c.__name__: c
     for c in (
         *NETWORKS,
+        OnnxGraph,
+        OnnxNode,
+        OnnxValue,
         Normal,
         distributions.Laplace,
         distributions.ScaleMixture,
@@ -54,19 +59,19 @@ CLASSES: dict[str, type] = {
         RemovedUnits,
     )
 }
-# What safetensors writes and reads under NumPy; bfloat16 it would write but not read.
+# The dtypes that safetensors can write and read with NumPy. (It can write bfloat16 only.)
 _KINDS = "?bBhHiIlLqQefdF"
 _SEEN_AS = {"bfloat16": np.uint16}
 
 
 class Encoder:
-    """Turns objects into JSON; arrays go to `tensors` under readable names."""
+    """Converts objects to JSON; arrays are stored in `tensors` under readable names."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, np.ndarray] = {}
 
     def encode(self, node: Any, name: str) -> Any:
-        """Describe an object; `name` is where it stands, for the names of arrays and for errors."""
+        """Describe an object; `name` is its location, for the names of arrays and for errors."""
         if node is None or isinstance(node, bool | str | int):
             return node
         if isinstance(node, float) and not isinstance(node, np.generic):
@@ -82,16 +87,16 @@ class Encoder:
             return self._object(node, name)
         raise TypeError(
             f"save: {name} is a {type(node).__name__}, which a file cannot hold. Supported: "
-            "numbers, texts, arrays, lists, tuples, dicts with texts as keys, and dataclasses of "
-            "these."
+            "numbers, strings, arrays, lists, tuples, dicts with strings as keys, and dataclasses "
+            "of these."
         )
 
     def _object(self, node: Any, name: str) -> Any:
         own: Any = type(node)
         if own is not CLASSES.get(own.__name__, own):
             raise TypeError(
-                f"save: {name} is a {own.__name__} of your own, and secateur has another class of "
-                "that name. Rename it."
+                f"save: {name} is a {own.__name__} of your own, but secateur has a class of the "
+                "same name. Rename yours."
             )
         names = [f.name for f in fields(own) if f.init]
         return {
@@ -117,26 +122,42 @@ class Encoder:
         return {"array": self._keep(values, name)} | spec
 
     def _keep(self, values: np.ndarray, name: str) -> str:
-        while name in self.tensors:  # keys of dicts may hold dots too
+        while name in self.tensors:  # dict keys may contain dots, too
             name += "'"
         self.tensors[name] = values
         return name
 
     def encode_belief(self, belief: Normal, name: str) -> Any:
-        """Describe a belief; of what is pruned, only the place is kept."""
+        """Describe a belief; for pruned weights, only their positions are stored."""
         mean, variance = np.asarray(belief.mean), np.asarray(belief.variance)
         variance = np.broadcast_to(variance, mean.shape)
         alive = (variance != 0) | (mean != 0)
         spec: dict[str, Any] = {"shape": list(mean.shape), "mask": None}
         if not alive.all():
             spec["mask"] = self._keep(np.packbits(alive), f"{name}.alive")
+        if isinstance(belief, UnitNormal):
+            spec["unit"] = self._encode_unit(belief, name)
         return spec | {
             "mean": self._array(jnp.asarray(mean[alive]), f"{name}.mean"),
             "variance": self._array(jnp.asarray(variance[alive]), f"{name}.variance"),
         }
 
+    def _encode_unit(self, belief: UnitNormal, name: str) -> Any:
+        """Describe the factors of a belief with covariance; zeros take a bit each."""
+        factor = np.asarray(belief.factor)
+        used = factor != 0
+        return {
+            "group": belief.group,
+            "axes": list(belief.unit_axes),
+            "sources": factor.shape[-1],
+            "used": self._keep(np.packbits(used), f"{name}.factor.used"),
+            "factor": self._array(jnp.asarray(factor[used]), f"{name}.factor"),
+        }
+
     def encode_prior(self, prior: Any, name: str) -> Any:
-        """Describe a leaf's prior; a parameter that is the same throughout is kept once."""
+        """Describe a leaf's prior; a parameter that is constant over the leaf is stored once."""
+        if isinstance(prior, UnitNormal):
+            return {"posterior": self.encode_belief(prior, name)}
         return self.encode(jax.tree.map(_collapse, prior), name)
 
 
@@ -147,11 +168,11 @@ def _collapse(parameter: Any) -> Any:
 
 
 class Decoder:
-    """Turns what an `Encoder` described into objects.
+    """Reconstructs the objects that an `Encoder` described.
 
     Args:
-        tensors: arrays by name.
-        classes: dataclasses of the user's that the file may hold.
+        tensors: Arrays by name.
+        classes: User-defined dataclasses that the file may hold.
     """
 
     def __init__(self, tensors: dict[str, np.ndarray], classes: Iterable[type] = ()) -> None:
@@ -199,13 +220,13 @@ class Decoder:
             return values[()] if "scalar" in spec else values
         if jax.dtypes.canonicalize_dtype(values.dtype) != values.dtype:
             raise FileError(
-                "the model was made in double precision, which JAX has switched off here. Switch "
-                'it on first: jax.config.update("jax_enable_x64", True)'
+                "the model was made in double precision, which is disabled in JAX. Enable it "
+                'first: jax.config.update("jax_enable_x64", True)'
             )
         return jnp.asarray(values)
 
     def decode_belief(self, spec: Any) -> Normal:
-        """Return a belief with exact zeros in the places of what was pruned."""
+        """Return a belief with exact zeros at the pruned weights."""
         shape, mask = _shape(spec["shape"]), spec["mask"]
         size = math.prod(shape)
         bits = None if mask is None else self._tensors[mask]
@@ -224,10 +245,27 @@ class Decoder:
                 full[alive.astype(bool)] = values
             return jnp.asarray(full.reshape(shape))
 
-        return Normal(whole(spec["mean"]), whole(spec["variance"]))
+        mean, variance = whole(spec["mean"]), whole(spec["variance"])
+        if spec.get("unit") is None:
+            return Normal(mean, variance)
+        return self._decode_unit(spec["unit"], mean, variance)
+
+    def _decode_unit(self, spec: Any, mean: jax.Array, variance: jax.Array) -> UnitNormal:
+        shape = (*mean.shape, *_shape([spec["sources"]]))
+        used = np.unpackbits(self._tensors[spec["used"]], count=math.prod(shape)).astype(bool)
+        values = np.asarray(self._array(spec["factor"]))
+        axes = tuple(int(a) for a in spec["axes"])
+        if values.shape != (int(used.sum()),) or not set(axes) <= set(range(mean.ndim)):
+            raise FileError(f"{spec['factor']['array']} does not fit its weights")
+        factor = np.zeros(used.size, values.dtype)
+        factor[used] = values
+        rows = jnp.asarray(factor.reshape(shape))
+        return UnitNormal(mean, variance, rows, str(spec["group"]), axes)
 
     def decode_prior(self, spec: Any, belief: Any) -> Any:
         """Return the prior of a belief."""
+        if "posterior" in spec:
+            return self.decode_belief(spec["posterior"])
         shape = np.shape(belief.mean)
         return jax.tree.map(lambda p: jnp.broadcast_to(p, shape), self.decode(spec))
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import secateur
+from secateur.distributions import UnitNormal
 from secateur.files.codec import NETWORKS, Decoder, Encoder, FileError
 from secateur.model import BayesianModel
 from secateur.pytrees import align_tree, flatten_beliefs, is_belief
@@ -25,7 +26,7 @@ from secateur.training.recipe import BeforeUpdate, Training
 __all__ = ["load", "save"]
 
 _KIND, _VERSION = "secateur-model", 2
-# Attributes that are written and read alike, by name.
+# Attributes that are written and read unchanged, by name.
 _PLAIN = (
     "noise", "scaling", "parts", "free_energy", "standard_error", "epochs", "stop_reason",
     "restarts", "weights_before", "free_energy_before", "is_level", "compaction",
@@ -35,17 +36,17 @@ _PLAIN = (
 def save(trained: Trained, path: str | os.PathLike, *, extra: Any = None) -> None:
     """Write a trained model to a file that `load` reads back to the bit.
 
-    One safetensors file; its metadata are one JSON string. Weights that were pruned take a bit each
-    and nothing else. The file is complete or not there at all.
+    The format is safetensors, with one JSON string as metadata. A pruned weight takes one bit. The
+    file is written atomically.
 
     Args:
         trained: From `fit`, `prune`, `update`, `compact` or `load`.
-        path: The file, by custom `NAME.safetensors`.
-        extra: Any JSON value of your own, which `load` returns as `extra`. By default what the
-            model has already.
+        path: The file, conventionally `NAME.safetensors`.
+        extra: Any JSON value of your own, which `load` returns as `extra`. Defaults to the model's
+            own `extra`.
 
     Raises:
-        TypeError: Something of the model cannot be stored, or `extra` is not a JSON value.
+        TypeError: A part of the model cannot be stored, or `extra` is not a JSON value.
 
     Example:
         >>> import tempfile
@@ -64,8 +65,8 @@ def save(trained: Trained, path: str | os.PathLike, *, extra: Any = None) -> Non
     """
     if not isinstance(trained, Trained):
         raise TypeError(
-            f"save: a {type(trained).__name__} is not a trained model. Give what fit, prune, "
-            "update, compact or load returned."
+            f"save: a {type(trained).__name__} is not a trained model. Give the result of fit, "
+            "prune, update, compact or load."
         )
     extra = trained.extra if extra is None else extra
     _check_json(extra)
@@ -76,6 +77,7 @@ def save(trained: Trained, path: str | os.PathLike, *, extra: Any = None) -> Non
         "network": encoder.encode(model.f, "network") if is_builtin else None,
         "function": None if is_builtin else getattr(model.f, "__name__", type(model.f).__name__),
         "inference": model.inference,
+        "posterior": model.posterior if isinstance(model.posterior, str) else None,
         "likelihood": encoder.encode(model.likelihood, "likelihood"),
         "weights": _encode_weights(encoder, trained.beliefs, trained.priors),
         "rounds": [
@@ -104,17 +106,18 @@ def load(
     Args:
         path: The file.
         f: The model's function, if it is not one of `secateur.networks`.
-        params: Weights of the right structure, if that is not made of dicts, lists and tuples:
-            those of Flax NNX or Equinox. Their values do not matter.
-        classes: Classes of likelihoods or priors of your own, if the model has any.
+        params: Weights of the right structure, if it is not made of dicts, lists and tuples, as in
+            Flax NNX or Equinox. Their values do not matter.
+        classes: Your own likelihood or prior classes, if the model uses any.
 
     Returns:
-        A `Trained`, which predicts to the bit what the saved model did. Its history is empty.
+        A `Trained` whose predictions equal those of the saved model to the bit. Its history is
+        empty.
 
     Raises:
-        FileError: The file is damaged, not a model of secateur, from another version, or asks for
-            one of the arguments.
-        FileNotFoundError: There is no such file.
+        FileError: The file is damaged, is not a model of secateur, is from another version, or
+            needs one of the arguments.
+        FileNotFoundError: The file does not exist.
     """
     try:
         tensors, facts = read_container(Path(path), kind=_KIND, version=_VERSION)
@@ -150,6 +153,7 @@ def _rebuild(decoder: Decoder, facts: Any, f: Any, params: Any) -> Trained:
         likelihood=decoder.decode(facts["likelihood"]),
         prior=priors,
         inference=facts["inference"],
+        posterior=_decode_posterior(facts.get("posterior"), leaves, flatten_beliefs(means)[1]),
         where=treedef.unflatten([is_belief(leaf) for leaf in leaves]),
     )
     return Trained(
@@ -167,6 +171,17 @@ def _rebuild(decoder: Decoder, facts: Any, f: Any, params: Any) -> Trained:
         extra=facts["extra"],
         version=facts["version"],
     )
+
+
+def _decode_posterior(name: Any, leaves: list[Any], paths: list[str]) -> Any:
+    """Return the posterior of a model; one that was a function, as what it chose."""
+    if name is not None:
+        return str(name)
+    own = [isinstance(leaf, UnitNormal) for leaf in leaves]
+    chosen = {path for path, is_unit in zip(paths, own, strict=True) if is_unit}
+    if not chosen:
+        return "mean-field"
+    return lambda path, leaf: "unit" if path in chosen else "mean-field"
 
 
 def _decode_groups(axes: list[int | None] | None) -> PriorGroups | None:
@@ -223,7 +238,7 @@ def _encode_leaf(encoder: Encoder, leaf: Any, name: str) -> Any:
         return {"belief": encoder.encode_belief(leaf, name)}
     try:
         return {"certain": encoder.encode(leaf, name)}
-    except TypeError:  # a function, say: it comes from the params that are given to `load`
+    except TypeError:  # for example a function; it comes from the params given to `load`
         return {"object": type(leaf).__name__}
 
 
@@ -235,7 +250,7 @@ def _decode_leaf(decoder: Decoder, spec: Any, own: Any) -> Any:
 
 
 def _describe_structure(treedef: Any) -> Any:
-    """Describe a tree of dicts, lists and tuples, with numbers for leaves; None for any other."""
+    """Describe a tree of dicts, lists and tuples with numbered leaves; None for other trees."""
 
     def describe(node: Any) -> Any:
         if node is None or isinstance(node, int):
@@ -253,11 +268,11 @@ def _describe_structure(treedef: Any) -> Any:
 
 
 def _find_treedef(facts: Any, params: Any) -> tuple[Any, list[Any]]:
-    """Return the structure of the weights, and what leaves that are no numbers are."""
+    """Return the structure of the weights, and the leaves that are not numeric."""
     needs = facts["structure"] is None or any("object" in spec for spec in facts["leaves"])
     if params is None and needs:
         raise FileError(
-            "the weights are not in dicts, lists and tuples of arrays alone, so a file cannot hold "
+            "the weights are not just dicts, lists and tuples of arrays, so a file cannot hold "
             "their structure. Give weights of the same structure: load(path, f=…, params=…)"
         )
     tree = params if params is not None else Decoder({}).decode(facts["structure"]["tree"])
@@ -268,7 +283,7 @@ def _find_treedef(facts: Any, params: Any) -> tuple[Any, list[Any]]:
 
 
 def _check_weights(network: Any, means: Any) -> None:
-    """Compare the weights with what the network expects; a checksum does not say that they fit."""
+    """Check that the weights fit the network, which a checksum cannot tell."""
     expected: Any = jax.eval_shape(network.init, jax.random.key(0))
 
     if jax.tree.map(np.shape, means) != jax.tree.map(np.shape, expected):
@@ -279,7 +294,7 @@ def _check_weights(network: Any, means: Any) -> None:
 
 
 def _encode_before(encoder: Encoder, before: BeforeUpdate | None) -> Any:
-    """Describe what an updated model was updated from."""
+    """Describe the model from which an updated model was made."""
     if before is None:
         return None
     leaf_priors = jax.tree.leaves(before.priors, is_leaf=lambda p: hasattr(p, "log_prob"))
@@ -324,6 +339,6 @@ def _check_json(extra: Any) -> None:
         raise TypeError(f"save: extra is not a JSON value ({error}).") from error
     if not same:
         raise TypeError(
-            "save: extra would come back changed. Give JSON values: None, numbers, texts, lists "
-            "and dicts with texts as keys (tuples become lists, so give lists)."
+            "save: extra would come back changed. Give JSON values: None, numbers, strings, "
+            "lists and dicts with strings as keys (tuples become lists, so give lists)."
         )

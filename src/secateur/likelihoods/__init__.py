@@ -1,7 +1,7 @@
 """Likelihoods: how a model's output becomes a probability of the data.
 
-All follow one small protocol, `Likelihood`; whatever a likelihood has to learn about its noise
-travels beside the weights as `noise` and is updated in closed form. Values are nats, one per row.
+All follow one small protocol, `Likelihood`. What a likelihood has to learn about its noise is kept
+beside the weights as `noise` and is updated in closed form. Values are in nats, one per row.
 """
 
 from secateur.likelihoods.base import (

@@ -1,4 +1,4 @@
-"""The protocol that all likelihoods share, and the checks and sums they have in common."""
+"""The protocol that all likelihoods follow, and the checks and sums that they share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ADVICE = (
     "Give an instance, such as GaussianLikelihood(), CategoricalLikelihood(), "
     "BernoulliLikelihood() or PoissonLikelihood()."
 )
-# Probability by which `invert_cdf` may be off, and largest number of its steps.
+# Tolerance of `invert_cdf` in probability, and its maximum number of steps.
 _SMALLEST_EXCESS, _MOST_STEPS = 1e-14, 100
 
 
@@ -28,8 +28,8 @@ class PredictiveMoments(NamedTuple):
 
     Attributes:
         mean: E[y].
-        weight_variance: Var[E[y | f]], what the weights do not know.
-        noise_variance: E[Var[y | f]], what the noise adds.
+        weight_variance: Var[E[y | f]], the uncertainty about the weights (epistemic).
+        noise_variance: E[Var[y | f]], the noise of observations (aleatoric).
     """
 
     mean: Any
@@ -39,33 +39,33 @@ class PredictiveMoments(NamedTuple):
 
 @runtime_checkable
 class Likelihood(Protocol):
-    """What `free_energy` and `fit` ask of a likelihood.
+    """The methods that `free_energy` and `fit` require of a likelihood.
 
-    The first axis of predictions and targets counts rows, which are independent. A prediction is a
+    The first axis of predictions and targets is the row; rows are independent. A prediction is a
     Normal, whose elements are taken as independent, or an array: one sample, taken as certain.
 
-    What `Trained.predict` says of targets takes more, none of which `fit` needs: a likelihood
-    without one of the following methods can be trained, pruned and asked for log-densities.
+    `Trained.predict` uses further methods, which `fit` does not need. Without them a model can
+    still be trained and pruned, and its log-densities can be computed.
 
-    - `predictive_moments(noise, prediction)` returns `PredictiveMoments`, by JAX.
-    - `predictive_cdf(noise, components, values)` returns P(y ≤ value), by NumPy in float64.
+    - `predictive_moments(noise, prediction)` returns `PredictiveMoments`, in JAX.
+    - `predictive_cdf(noise, components, values)` returns P(y ≤ value), in NumPy and float64.
       `components` is a Normal with an axis of equally weighted components before the rows.
-    - `predictive_quantile(noise, components, probability)` returns its inverse.
-    - `sample_targets(key, noise, f)` draws targets around values of the function, by JAX.
+    - `predictive_quantile(noise, components, probability)` returns the inverse of the CDF.
+    - `sample_targets(key, noise, f)` draws targets around values of the function, in JAX.
 
-    A method `check_targets(shape, targets)`, which is optional too, is called with the shape of the
+    Another optional method, `check_targets(shape, targets)`, is called with the shape of the
     predictions and NumPy targets before training and by `Predictive.log_density`. It raises a
-    ValueError where targets cannot occur under the likelihood. So does a method
-    `check_parameters()`, called before training, where a parameter of the likelihood is not valid.
+    ValueError for targets that cannot occur under the likelihood. So does a method
+    `check_parameters()`, called before training, for an invalid parameter of the likelihood.
     """
 
     @property
     def free_units(self) -> bool:
-        """Return whether targets may be shifted and scaled: nothing is known in their units."""
+        """Return whether targets may be shifted and scaled, as no parameter is in their units."""
         ...
 
     def initial_noise(self, targets: Any) -> Noise:
-        """Return q(γ) to start from, for targets of this shape; None if nothing is unknown."""
+        """Return the initial q(γ) for targets of this shape; None if there is no unknown noise."""
         ...
 
     def expected_log_likelihood(
@@ -86,7 +86,7 @@ class Likelihood(Protocol):
         weights: Array | None = None,
         size: float | Array | None = None,
     ) -> Noise:
-        """Return the q(γ) of least free energy given the prediction; None if there is none."""
+        """Return the q(γ) that minimises the free energy given the prediction, or None."""
         ...
 
     def noise_complexity(self, noise: Noise) -> Array:
@@ -94,37 +94,37 @@ class Likelihood(Protocol):
         ...
 
     def with_prior(self, noise: Noise) -> Likelihood:
-        """Return the same likelihood with a q(γ) as the prior of γ: for data yet to come."""
+        """Return the same likelihood with a q(γ) as the prior of γ, for use with new data."""
         ...
 
 
 def check_likelihood(likelihood: Any) -> None:
-    """Refuse what training cannot use as a likelihood: an object that lacks a method, and numbers.
+    """Raise an error for an object that lacks a method that training needs, and for bad parameters.
 
     Raises:
-        TypeError: A method is lacking; the message says what to give.
-        ValueError: A parameter is not valid; likewise.
+        TypeError: The message names the missing methods.
+        ValueError: A parameter is not valid.
     """
     check_instance(likelihood)
     required = (name for name in vars(Likelihood) if not name.startswith("_"))
     lacking = [name for name in required if not hasattr(likelihood, name)]
     if lacking:
         raise TypeError(
-            f"likelihood={likelihood!r} lacks {', '.join(lacking)}. {_ADVICE} A likelihood of your "
-            "own needs the methods of secateur.likelihoods.Likelihood."
+            f"likelihood={likelihood!r} lacks {', '.join(lacking)}. {_ADVICE} "
+            "secateur.likelihoods.Likelihood lists the methods of a custom likelihood."
         )
     if hasattr(likelihood, "check_parameters"):
         likelihood.check_parameters()
 
 
 def check_instance(likelihood: Any) -> None:
-    """Refuse the name of a likelihood, or its class.
+    """Raise an error if a likelihood is given by name or as a class.
 
     Raises:
-        TypeError: The message says what to give.
+        TypeError: The message suggests an instance.
     """
     if isinstance(likelihood, str):
-        raise TypeError(f"likelihood={likelihood!r} is a text. {_ADVICE}")
+        raise TypeError(f"likelihood={likelihood!r} is a string. {_ADVICE}")
     if isinstance(likelihood, type):
         raise TypeError(
             f"likelihood={likelihood.__name__} is a class. Give an instance: "
@@ -133,11 +133,11 @@ def check_instance(likelihood: Any) -> None:
 
 
 class WithoutNoise:
-    """The part of the protocol that is empty when the noise has nothing to learn."""
+    """The part of the protocol that does nothing when there is no noise to learn."""
 
     @property
     def free_units(self) -> bool:
-        """Return False: labels and counts have no other units."""
+        """Return False: labels and counts cannot be rescaled."""
         return False
 
     def initial_noise(self, targets: Any) -> Noise:
@@ -172,11 +172,11 @@ def sampled_predictive_log_density(
         ln p(y) = ln (1/S) Σ_s p(y | f_s)
 
     Args:
-        likelihood: any.
-        noise: its q(γ), or None.
-        samples: predictions with the sample axis first, then rows: the outputs of a `"local"` or
+        likelihood: Any likelihood.
+        noise: Its q(γ), or None.
+        samples: Predictions with the sample axis first, then rows: the outputs of a `"local"` or
             `"global"` model for several keys.
-        targets: without a sample axis.
+        targets: Targets, without a sample axis.
 
     Returns:
         One value per row.
@@ -197,9 +197,9 @@ def sampled_predictive_log_density(
 def row_weights(
     rows: int, dtype: Any, *, weights: Array | None, size: float | Array | None
 ) -> Array:
-    """Return what each row counts for, w_n or, given the size of the whole data set, w_n·size/Σw.
+    """Return the weight of each row: w_n or, given the size of the whole data set, w_n·size/Σw.
 
-    Rows of weight 0 are padding: whatever they hold, they count for nothing.
+    Rows of weight 0 are padding: their values have no effect.
     """
     if weights is None:
         weights = jnp.ones(rows, dtype)
@@ -216,7 +216,7 @@ def row_weights(
 
 
 def weighted_sum(values: Array, weights: Array) -> Array:
-    """Sum over rows of weights·values, also where a padded row's value is not finite."""
+    """Sum weights·values over rows, ignoring rows of weight 0 even if their value is not finite."""
     column = weights.reshape((-1,) + (1,) * (values.ndim - 1))
     return jnp.sum(column * jnp.where(column > 0, values, 0), axis=0)
 
@@ -237,7 +237,7 @@ def split(prediction: Prediction) -> tuple[Array, Array | None]:
 
 
 def like_prediction(name: str, value: Array, targets: Any) -> Array:
-    """Check that targets have the prediction's very shape, and give them its dtype."""
+    """Check that targets have exactly the prediction's shape, and convert them to its dtype."""
     if jnp.shape(targets) != value.shape:
         hint = "Give both the same shape, rows first."
         if value.ndim == jnp.ndim(targets) + 1 and value.shape[-1] == 1:
@@ -263,14 +263,14 @@ def invert_cdf(
 ) -> np.ndarray:
     """Return where a continuous increasing function of arrays reaches a probability.
 
-    Regula falsi with the weights of Illinois; every element stops by itself, so that its result
-    does not depend on the others.
+    The Illinois variant of regula falsi. Each element stops on its own, so that its result does
+    not depend on the others.
 
     Args:
         cdf: Elementwise function.
-        probability: Value to reach.
-        low: Where the function is at most that.
-        high: Where the function is at least that.
+        probability: Target value of the function.
+        low: Points where the function is at most the probability.
+        high: Points where the function is at least the probability.
 
     Example:
         >>> cubes = invert_cdf(lambda x: x**3, 0.5, np.zeros(2), np.array([1.0, 2.0]))
@@ -286,7 +286,7 @@ def invert_cdf(
         middle = low + np.clip(share, 0, 1) * (high - low)
         excess = cdf(middle) - probability
         is_below = np.where(excess < 0, 1, -1)
-        # An end that stays twice counts half, so that the next guess lies beyond the solution.
+        # An end point kept twice in a row is halved, so that the next guess overshoots the root.
         halved = np.where(is_below == was_below, 0.5, 1.0)
         excess_high = np.where(is_below == 1, halved * excess_high, excess)
         excess_low = np.where(is_below == 1, excess, halved * excess_low)

@@ -1,4 +1,4 @@
-"""The Bernoulli likelihood: yes or no, from a logit."""
+"""The Bernoulli likelihood: binary targets, from a logit."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class BernoulliLikelihood(WithoutNoise):
 
         p(y_n | f_n) = Π_m σ(f_nm)^y_nm (1 − σ(f_nm))^(1 − y_nm)
 
-    Predictions and targets have one shape, rows first. Targets between 0 and 1 count as that much
-    of each answer.
+    Predictions and targets have the same shape, rows first. A target between 0 and 1 is a soft
+    label.
 
     Example:
         >>> from secateur.distributions import Normal
@@ -49,7 +49,7 @@ class BernoulliLikelihood(WithoutNoise):
         """
         mean, variance = split(prediction)
         targets = like_prediction("BernoulliLikelihood", mean, targets)
-        # From the likelier side, −softplus(−|f|), so that nothing large cancels. (Not by abs: at
+        # Evaluated on the likelier side, −softplus(−|f|), to avoid cancellation. (Not by abs: at
         # f = 0, where networks start, it would have no derivative.)
         positive = mean >= 0
         away = jnp.where(positive, -mean, mean)
@@ -62,7 +62,7 @@ class BernoulliLikelihood(WithoutNoise):
         return sum_outputs(against * away - doubt)
 
     def check_targets(self, shape: tuple[int, ...], targets: np.ndarray) -> None:
-        """Refuse targets outside the interval from 0 to 1.
+        """Raise an error for targets outside the interval from 0 to 1.
 
         Args:
             shape: Shape of the predictions.
@@ -72,14 +72,14 @@ class BernoulliLikelihood(WithoutNoise):
         if smallest < 0 or largest > 1:
             raise ValueError(
                 f"BernoulliLikelihood: targets range from {smallest} to {largest}. Supported: 0, "
-                "1, and shares between them. Encode the two answers as 0 and 1, such as "
+                "1, and soft labels between them. Encode the two classes as 0 and 1, such as "
                 "targets == 'yes' or targets > 0."
             )
 
     def predictive_log_density(self, noise: Noise, prediction: Prediction, targets: Array) -> Array:
         """Return y ln E[σ(f)] + (1 − y) ln E[1 − σ(f)], one value per row.
 
-        By one-dimensional quadrature, arranged so that a rare answer keeps its digits.
+        Computed by one-dimensional quadrature that stays accurate for improbable targets.
         """
         mean, variance = split(prediction)
         targets = like_prediction("BernoulliLikelihood", mean, targets)
@@ -105,7 +105,7 @@ class BernoulliLikelihood(WithoutNoise):
     def predictive_quantile(
         self, noise: Noise, components: Normal, probability: float
     ) -> np.ndarray:
-        """Return 0 or 1: the least answer whose cumulative probability reaches the given one."""
+        """Return 0 or 1: the smallest value whose cumulative probability reaches `probability`."""
         return np.where(1 - self._chance(components) >= probability, 0.0, 1.0)
 
     def sample_targets(self, key: Array, noise: Noise, f: Array) -> Array:
@@ -115,7 +115,7 @@ class BernoulliLikelihood(WithoutNoise):
     def _chance(self, components: Normal) -> np.ndarray:
         """P(y = 1), averaged over the components."""
         mean, variance = components.mean, components.variance
-        # Padded to a power of two, so that few sizes are compiled.
+        # Padded to a power of two, so that only a few sizes are compiled.
         padding = (0, (1 << max(0, mean.size - 1).bit_length()) - mean.size)
         f = Normal(*(jnp.asarray(np.pad(a.ravel(), padding)) for a in (mean, variance)))
         chance = np.asarray(_chance_of_one(f), np.float64)[: mean.size]
@@ -132,8 +132,8 @@ def log_expected_sigmoid(mean: Array, variance: Array) -> Array:
 
         E[σ(x)] = exp(k m + k² v/2) E[exp(−k x') σ(x')],    x' ~ N(m + k v, v),  any k
 
-    With 0 ≤ k ≤ 1 that brings x' nearest to 0 the last expectation is never small, so that its
-    logarithm is accurate however unlikely a 1 is.
+    For the k in [0, 1] that brings x' closest to 0, the last expectation is never small, so that
+    its logarithm is accurate however unlikely a 1 is.
     """
     smallest = jnp.finfo(mean.dtype).tiny
     k = jax.lax.stop_gradient(jnp.clip(-mean / jnp.maximum(variance, smallest), 0, 1))

@@ -33,9 +33,9 @@ class CategoricalLikelihood(WithoutNoise):
 
         p(y_n | f_n) = softmax(f_n)_{y_n}
 
-    Predictions have shape (rows, classes), or with axes between, such as time or pixels; targets
-    are integers of that shape without the last axis. A label outside 0 … classes − 1 is an error
-    where it can be seen, and makes the row's value nan within `jit`, where it cannot.
+    Predictions have shape (rows, classes), possibly with axes such as time or pixels in between;
+    targets are integers of that shape without the last axis. A label outside 0 … classes − 1 is an
+    error. Within `jit`, where labels cannot be checked, it makes the row's value nan.
 
     Example:
         >>> logits, labels = jnp.zeros((2, 4)), jnp.array([0, 3])
@@ -48,8 +48,9 @@ class CategoricalLikelihood(WithoutNoise):
     ) -> Array:
         """Return E[f_y − ln Σ_j exp f_j], one value per row.
 
-        For a Normal prediction the expectation of the logarithm is one-dimensional, by the
-        Gumbel-max identity: to 2e-4 nat for up to 10 classes; see `secateur.likelihoods.gumbel`.
+        For a Normal prediction the Gumbel-max identity makes the expectation of the logarithm a
+        one-dimensional integral, computed to 2e-4 nat for up to 10 classes; see
+        `secateur.likelihoods.gumbel`.
         """
         mean, variance = split(prediction)
         targets = _checked_labels(mean, targets)
@@ -60,17 +61,17 @@ class CategoricalLikelihood(WithoutNoise):
         return sum_outputs(_pick(mean, targets) - log_sum)
 
     def check_targets(self, shape: tuple[int, ...], targets: np.ndarray) -> None:
-        """Refuse labels outside the classes.
+        """Raise an error for labels outside the classes.
 
         Args:
-            shape: Shape of the predictions; its last axis counts classes.
+            shape: Shape of the predictions; the last axis is the class.
             targets: Labels.
         """
         if np.issubdtype(targets.dtype, np.integer):
             _check_range(shape[-1], targets)
 
     def predictive_log_density(self, noise: Noise, prediction: Prediction, targets: Array) -> Array:
-        """Return ln E[softmax(f)_y], one value per row; to 2e-4 nat, also for unlikely labels."""
+        """Return ln E[softmax(f)_y], one value per row, to 2e-4 nat even for improbable labels."""
         mean, variance = split(prediction)
         targets = _checked_labels(mean, targets)
         if variance is None:
@@ -118,8 +119,8 @@ def _checked_labels(logits: Array, targets: Any) -> Array:
     if targets.shape != logits.shape[:-1]:
         raise ValueError(
             f"CategoricalLikelihood: the prediction has shape {logits.shape} and the targets have "
-            f"shape {targets.shape}. Targets need shape {logits.shape[:-1]}: one label in the "
-            "place of each set of logits."
+            f"shape {targets.shape}. Targets need shape {logits.shape[:-1]}: one label for "
+            "each set of logits."
         )
     if not isinstance(targets, jax.core.Tracer):
         _check_range(logits.shape[-1], np.asarray(targets))
@@ -127,7 +128,7 @@ def _checked_labels(logits: Array, targets: Any) -> Array:
 
 
 def _check_range(classes: int, labels: np.ndarray) -> None:
-    """Refuse labels outside the classes; by NumPy: within jit, JAX would trace even constants."""
+    """Check the range of labels, in NumPy, as within jit JAX would trace even constants."""
     if not labels.size:
         return
     smallest, largest = int(labels.min()), int(labels.max())

@@ -36,17 +36,18 @@ _PARTS = ("shape", "rate")
 @register_dataclass
 @dataclass(frozen=True, eq=False)
 class GaussianLikelihood:
-    """Targets are the model's output plus Gaussian noise, of one precision per output.
+    """Targets are the model's output plus Gaussian noise with one precision per output.
 
         p(y_n | f_n, γ) = Π_m N(y_nm | f_nm, 1/γ_m)          γ_m ~ Gamma(α_m, β_m)
 
-    Predictions and targets have one shape: (rows,), (rows, outputs), or with axes between, such as
-    time, whose elements count as observations of the same outputs. Integer targets are converted.
+    Predictions and targets have the same shape: (rows,) or (rows, outputs), possibly with axes such
+    as time in between, whose elements count as observations of the same outputs. Integer targets
+    are converted.
 
     Args:
         prior: Gamma prior (shape, rate) of every precision, or one with an entry per output.
             Defaults to the recipe's in `fit` (`Recipe.noise_prior`), and to Gamma(1, 1) elsewhere.
-        precision: If given, γ is known, `prior` is not used and `noise` is None throughout.
+        precision: Known value of γ. If given, `prior` is not used and `noise` is always None.
 
     Example:
         >>> likelihood = GaussianLikelihood()
@@ -63,7 +64,7 @@ class GaussianLikelihood:
 
     @property
     def free_units(self) -> bool:
-        """Return whether the precision is unknown; a known one is in the targets' own units."""
+        """Return whether the precision is unknown; a known precision fixes the targets' units."""
         return self.precision is None
 
     @property
@@ -90,14 +91,14 @@ class GaussianLikelihood:
                 )
 
     def with_prior(self, noise: Noise) -> GaussianLikelihood:
-        """Return the same likelihood with a q(γ) as the prior of γ: for data yet to come."""
+        """Return the same likelihood with a q(γ) as the prior of γ, for use with new data."""
         return self if noise is None else replace(self, prior=noise)
 
     def initial_noise(self, targets: Any) -> Noise:
         """Return q(γ) = p(γ), with one entry per output; None if the precision is known.
 
         Args:
-            targets: only their shape and dtype are looked at.
+            targets: Targets, of which only shape and dtype are used.
         """
         if self.precision is not None:
             return None
@@ -128,8 +129,8 @@ class GaussianLikelihood:
             certain f:   Σ_m ln StudentT(y_m | f_m, scale² = β̂/α̂, 2α̂ degrees of freedom)
             f ~ N(μ, v): Σ_m ln ∫ Gamma(γ | α̂, β̂) N(y_m | μ_m, v_m + 1/γ) dγ
 
-        The integral is one-dimensional quadrature over ln γ, to 1e-6 nat in float64 and 1e-4 in
-        float32. Rows are taken one at a time: this is not the joint density of the rows, which
+        The integral over ln γ is computed by quadrature, to 1e-6 nat in float64 and 1e-4 in
+        float32. Each row has its own density: this is not the joint density of the rows, which
         share γ.
         """
         mean, variance, targets = self._checked(prediction, targets)
@@ -162,17 +163,17 @@ class GaussianLikelihood:
     def predictive_interval(
         self, noise: Noise, prediction: Normal, level: float
     ) -> tuple[Any, Any]:
-        """Return the central interval of targets that has a probability, for f ~ N(μ, v).
+        """Return the central interval of targets with a given probability, for f ~ N(μ, v).
 
             μ ± √(v + β̂/α̂) ρ(r),   r = (β̂/α̂) / (v + β̂/α̂)
 
-        ρ depends on α̂ and the level only, from the quantile of a Normal at r = 0 to that of a
-        Student t at r = 1. It is a polynomial, so that an exported network can have it as well. The
-        probability is exact to 1e-6 from α̂ = 1.5 on, which is one row of data.
+        ρ depends on α̂ and the level only; it goes from the quantile of a Normal at r = 0 to that of
+        a Student t at r = 1. It is a polynomial, so that exported networks can compute it too. The
+        probability is exact to 1e-6 for α̂ ≥ 1.5, which is reached with one row of data.
 
         Args:
-            noise: q(γ), of known values.
-            prediction: A Normal of NumPy arrays, or of JAX arrays, which may be traced.
+            noise: q(γ), with known values.
+            prediction: A Normal of NumPy or JAX arrays; JAX arrays may be traced.
             level: Probability of the interval.
         """
         xp: Any = np if isinstance(prediction.mean, np.ndarray) else jnp
@@ -227,7 +228,7 @@ class GaussianLikelihood:
     def predictive_quantile(
         self, noise: Noise, components: Normal, probability: float
     ) -> np.ndarray:
-        """Return the value that a target is below with a probability."""
+        """Return the value below which a target lies with the given probability."""
         mean, variance = components.mean, components.variance
         low, high = self.predictive_interval(noise, components, abs(2 * probability - 1))
         bounds = low if probability < 0.5 else high
@@ -264,10 +265,10 @@ class GaussianLikelihood:
             α̂ = α + N/2          β̂ = β + ½ Σ_n E[(y_n − f_n)²]
 
         Args:
-            prediction: a Normal or a sample, for all rows or a mini-batch of them.
-            targets: of the same shape.
-            weights: what each row counts for, by default 1; rows of weight 0 are padding.
-            size: number of rows of the whole data set, N; by default the sum of the weights.
+            prediction: A Normal or a sample, for all rows or a mini-batch.
+            targets: Targets, of the same shape.
+            weights: Weight of each row. Defaults to 1; rows of weight 0 are padding.
+            size: Number of rows N of the whole data set. Defaults to the sum of the weights.
 
         Returns:
             A Gamma with one entry per output.
@@ -315,7 +316,7 @@ class GaussianLikelihood:
         return self._per_output(noise.shape, noise.rate, data, jnp.result_type(noise.rate))
 
     def _moments(self, noise: Noise, mean: Array) -> tuple[Array, Array]:
-        """E[γ] and E[ln γ], shaped to go with the prediction."""
+        """Return E[γ] and E[ln γ] in a shape that broadcasts with the prediction."""
         if self.precision is not None:
             known = _spread(jnp.asarray(self.precision, mean.dtype), mean)
             return known, jnp.log(known)
@@ -346,8 +347,8 @@ def _log_student_t_plus_normal(square: Array, variance: Array, shape: Array, rat
         # Written from its maximum at t = 0, where α ln γ − βγ would cancel for large α.
         return log_normal - shape * (jnp.expm1(t) - t)
 
-    # The peaks lie between those for v = 0 and for v → ∞; the margins are where, beyond them, the
-    # Gamma factor alone has fallen by 40 nats.
+    # The peaks lie between those for v = 0 and for v → ∞; beyond the margins the Gamma factor
+    # alone has fallen by 40 nats.
     first, last = -jnp.log1p(0.5 * square / rate), jnp.log1p(0.5 / shape)
     low = first - 40 / shape - jnp.sqrt(115 / shape)
     high = last + jnp.log1p(40 / shape + jnp.sqrt(80 / shape))

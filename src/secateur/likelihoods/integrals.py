@@ -1,4 +1,4 @@
-"""Logarithms of one-dimensional integrals, accurate also where the integral underflows."""
+"""Logarithms of one-dimensional integrals, accurate even where the integral underflows."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from secateur.distributions.special import safe_sqrt
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
-# What is exp(−30) of the peak, per node, is below 1e-11 of the integral.
+# Nodes below exp(−30) of the peak contribute less than 1e-11 of the integral.
 _NEGLIGIBLE = 30.0
-# Two rounds of narrowing find a peak a thousand times narrower than the range first given.
+# Two rounds of narrowing find a peak a thousand times narrower than the initial range.
 _NARROWING = (48, 48)
 _NODES = 128
-# A Gaussian factor has nothing to add beyond this many deviations from the integrand's peak.
+# A Gaussian factor is negligible beyond this many deviations from the integrand's peak.
 _REACH = 9.0
 
 
@@ -31,9 +31,9 @@ def log_integral(log_f: Callable[[Array], Array], low: Array, high: Array) -> Ar
     vanish at both ends. No gradient flows through the choice of nodes.
 
     Args:
-        log_f: acts elementwise on arrays of the shape of `low`; smooth, with one or two peaks.
-        low: where to start; the integrand is negligible below.
-        high: where to end; the integrand is negligible above.
+        log_f: Smooth elementwise function of arrays of the shape of `low`, with one or two peaks.
+        low: Lower limit; the integrand is negligible below it.
+        high: Upper limit; the integrand is negligible above it.
     """
     low, high = jax.lax.stop_gradient((low, high))
     for count in _NARROWING:
@@ -60,9 +60,9 @@ def log_expectation_exp(log_g: Callable[[Array], Array], mean: Array, variance: 
     a step that is sharper than that (variance > 400 for a bend of unit scale) costs up to 1e-2.
 
     Args:
-        log_g: acts elementwise on arrays of the shape of `mean`; finite everywhere.
-        mean: means of x.
-        variance: variances of x, same shape, 0 allowed.
+        log_g: Elementwise function of arrays of the shape of `mean`; finite everywhere.
+        mean: Means of x.
+        variance: Variances of x, same shape, 0 allowed.
     """
     deviation = safe_sqrt(variance)
     fixed_mean, fixed_deviation = jax.lax.stop_gradient((mean, deviation))
@@ -83,7 +83,7 @@ def log_expectation_exp(log_g: Callable[[Array], Array], mean: Array, variance: 
 
     low, high = jax.lax.fori_loop(0, 60, halve, bracket)
     peak = 0.5 * (low + high)
-    # In s = z − peak, because a peak at a million deviations would swallow the steps around it.
+    # In s = z − peak, because around a peak at a million deviations z would lose its digits.
     centre = mean + deviation * peak
     reach = jnp.full_like(peak, _REACH)
     integral = log_integral(
@@ -93,7 +93,7 @@ def log_expectation_exp(log_g: Callable[[Array], Array], mean: Array, variance: 
 
 
 def saturating_expm1(x: Array) -> Array:
-    """Return e^x − 1, continued by its tangent (convex still) long before it would overflow."""
+    """Return e^x − 1, continued by its tangent (still convex) well before it would overflow."""
     limit = 0.5 * math.log(float(jnp.finfo(x.dtype).max))
     beyond = jnp.maximum(x - limit, 0)
     return jnp.expm1(jnp.minimum(x, limit)) + math.exp(limit) * beyond

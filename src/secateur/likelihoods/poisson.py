@@ -35,9 +35,9 @@ class PoissonLikelihood(WithoutNoise):
 
         p(y_n | f_n) = Π_m exp(f_nm)^y_nm exp(−exp(f_nm)) / y_nm!
 
-    Predictions and targets have one shape, rows first. Past the square root of the largest number
-    of the dtype (an exponent of 44 in float32) exp is continued by its tangent, so that a model
-    that starts absurdly far off has a finite free energy and a gradient that leads back.
+    Predictions and targets have the same shape, rows first. Beyond the square root of the largest
+    number of the dtype (an exponent of 44 in float32) exp is continued by its tangent, so that a
+    model with a very poor starting point has a finite free energy and a useful gradient.
 
     Example:
         >>> likelihood = PoissonLikelihood()
@@ -56,7 +56,7 @@ class PoissonLikelihood(WithoutNoise):
         return sum_outputs(_at_best(targets) - _shortfall(mean, targets, half_variance=half))
 
     def check_targets(self, shape: tuple[int, ...], targets: np.ndarray) -> None:
-        """Refuse targets that are not counts.
+        """Raise an error for targets that are not counts.
 
         Args:
             shape: Shape of the predictions.
@@ -74,7 +74,7 @@ class PoissonLikelihood(WithoutNoise):
     def predictive_log_density(self, noise: Noise, prediction: Prediction, targets: Array) -> Array:
         """Return ln E[p(y | f)], one value per row: Poisson–lognormal for a Normal prediction.
 
-        By one-dimensional quadrature, to 1e-6 nat for variances up to 100 and 1e-2 at 1e4.
+        Computed by quadrature, to 1e-6 nat for variances up to 100 and 1e-2 at 1e4.
         """
         mean, variance = split(prediction)
         targets = like_prediction("PoissonLikelihood", mean, targets)
@@ -93,7 +93,7 @@ class PoissonLikelihood(WithoutNoise):
         return PredictiveMoments(rate, jnp.square(rate) * jnp.expm1(variance), rate)
 
     def predictive_cdf(self, noise: Noise, components: Normal, values: np.ndarray) -> np.ndarray:
-        """Return P(y ≤ value), the log-rate integrated out by Gauss–Hermite quadrature."""
+        """Return P(y ≤ value), with the log-rate integrated out by Gauss–Hermite quadrature."""
         total = np.zeros(np.broadcast_shapes(components.mean.shape[1:], np.shape(values)))
         deviation = np.sqrt(components.variance)
         for node, weight in zip(*_make_normal_nodes(), strict=True):
@@ -106,7 +106,7 @@ class PoissonLikelihood(WithoutNoise):
     def predictive_quantile(
         self, noise: Noise, components: Normal, probability: float
     ) -> np.ndarray:
-        """Return the least count whose cumulative probability reaches the given one."""
+        """Return the smallest count whose cumulative probability reaches `probability`."""
 
         def cdf(values: np.ndarray) -> np.ndarray:
             return self.predictive_cdf(noise, components, values)
@@ -137,9 +137,9 @@ def _at_best(count: Array) -> Array:
 
 
 def _shortfall(log_rate: Array, count: Array, *, half_variance: Array | float = 0.0) -> Array:
-    """Return exp(m + v/2) − y m − (y − y ln y) ≥ 0, by how much the log-mass is below its best.
+    """Return exp(m + v/2) − y m − (y − y ln y) ≥ 0, the log-mass's distance from its maximum.
 
-    y (e^(d + v/2) − 1 − d)  with  d = m − ln y:  large counts keep their digits.
+    It is computed as y (e^(d + v/2) − 1 − d) with d = m − ln y, which is accurate for large counts.
     """
     some = count > 0
     positive = jnp.where(some, count, 1)

@@ -1,10 +1,10 @@
-"""What figures 2 and 3 share: three trainings on boston, each swept over pruning rates."""
+"""The trainings behind figures 2 and 3: three on boston, each swept over pruning rates."""
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from secateur import __version__, datasets
 from secateur.fitting import fit
-from secateur.paper.protocol import ALGORITHMS, make_model, make_recipes
+from secateur.paper.protocol import ALGORITHMS, describe_recipe, make_model, make_recipes
 from secateur.paper.result_files import describe_origin, write_result
 from secateur.pruning.curves import Curve, Sweep, sweep
 from secateur.training.recipe import Recipe
@@ -29,13 +29,13 @@ _NUMBERS = ("stop_rate", "stop_estimated", "stop_free_energy")
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """How the trainings of figures 2 and 3 are run.
+    """Options of the trainings behind figures 2 and 3.
 
     Attributes:
         kind: Kind of recipe, "paper" or "default" (targets standardised).
         seed: Seed of the trainings.
         epochs: Maximum number of epochs of each training. Defaults to the recipe's.
-        samples: Number of samples that each free energy of a sampling algorithm averages. Defaults
+        samples: Number of samples averaged for each free energy of a sampling algorithm. Defaults
             to the recipe's.
     """
 
@@ -52,16 +52,16 @@ class SweepOptions:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return what a record must agree with to be used again."""
+        """Return the settings that must match for a record to be reused."""
         return {
             "version": __version__,
             "seed": self.seed,
             "epochs": self.epochs,
-            "recipe": asdict(self.recipe),
+            "recipe": describe_recipe(self.recipe),
         }
 
     def name_result(self, result: str) -> str:
-        """Return the name of a result's files, which says the recipe unless it is the paper's."""
+        """Return the name of a result's files, with the recipe unless it is the paper's."""
         return result if self.kind == "paper" else f"{result}-{self.kind}"
 
     def describe_origin(self, command: str) -> str:
@@ -78,9 +78,9 @@ class SweepOptions:
 def obtain_sweeps(
     out: Path, options: SweepOptions, *, data_dir: Path | None = None, progress: bool = True
 ) -> dict[str, Sweep]:
-    """Train boston with each algorithm and prune it at rates 0 … 99 %, without training again.
+    """Train on boston with each algorithm and prune at rates 0 … 99 %, without retraining.
 
-    The results are kept in a record, and used again by whoever asks for the same.
+    The results are stored in a record and reused for the same options.
 
     Args:
         out: Folder for the record.

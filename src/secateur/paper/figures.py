@@ -27,7 +27,7 @@ CRITERION_TITLES = {
     "snr": "signal-to-noise ratio",
     "spr": "signal plus robustness",
 }
-# Of Okabe and Ito's palette, which the colour-blind can tell apart.
+# From Okabe and Ito's palette, which is safe for colour-blind readers.
 COLOURS = {"bmr": "#0072B2", "snr": "#E69F00", "spr": "#009E73", "mark": "#D55E00"}
 
 
@@ -42,8 +42,7 @@ def score_grid(
     Args:
         means: Means of the beliefs, 1-d.
         deviations: Standard deviations of the beliefs, 1-d.
-        reduced_variance: Variance of the prior that Bayesian model reduction puts in place of
-            N(0, 1).
+        reduced_variance: Variance of the reduced prior, which replaces N(0, 1).
 
     Returns:
         Arrays of shape (deviations, means); "bmr" in nats.
@@ -106,8 +105,8 @@ def draw_figure2(
     """Draw the free energy that BMR estimates, and the actual one, against the pruning rate.
 
     Boston, three algorithms, no retraining. Writes `figure2.png`, `.svg` and `.csv`
-    (`figure2-default` with that recipe). The trainings are those of figure 3: whichever comes
-    first leaves them in `sweeps.json`.
+    (`figure2-default` with that recipe). Figures 2 and 3 share their trainings, which are stored
+    in `sweeps.json`.
 
     Args:
         out: Folder for the results.
@@ -184,7 +183,7 @@ def compare_stops(sweeps: dict[str, Sweep], note: str) -> str:
 
     Args:
         sweeps: Sweeps by algorithm.
-        note: Line on where they come from.
+        note: Line on their origin.
 
     Returns:
         A table in Markdown.
@@ -253,7 +252,7 @@ def _mark_stop(axes: Any, rate: float, free_energy: float) -> None:
 
 
 def _limit_height(axes: Any, values: np.ndarray, upper: float) -> None:
-    """Show all that lies below the upper value, and a little more: what is worse needs no room."""
+    """Limit the axis to a little above the upper value; worse values are not shown."""
     low = float(np.min(values))
     high = max(upper, low + 1e-9)
     axes.set_ylim(low - 0.06 * (high - low), high + 0.12 * (high - low))

@@ -1,4 +1,4 @@
-"""Experiments over the cores: each in a process of its own, its record kept once it is done."""
+"""Parallel experiments: each runs in its own process and stores its record when it is done."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = ["run_jobs"]
 def run_jobs(
     jobs: Sequence[Job], folder: Path, *, data_dir: str | None, workers: int, progress: bool
 ) -> list[dict[str, Any]]:
-    """Run jobs, skipping those whose record is there; return all records, in order.
+    """Run jobs, skipping those that already have a record; return all records, in order.
 
     Args:
-        jobs: Jobs, the longest first, so that the cores end together.
+        jobs: Jobs, the longest first, so that all cores finish at about the same time.
         folder: Folder for records and checkpoints.
         data_dir: Folder with the data; see `secateur.datasets.load`.
         workers: Number of processes at a time.
-        progress: Whether to show what the processes are doing.
+        progress: Whether to show the progress of the processes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = {job: folder / f"{job.name}.json" for job in jobs}
@@ -44,7 +44,7 @@ def run_jobs(
 
 
 def _read_record(job: Job, path: Path) -> dict[str, Any] | None:
-    """Return the record of a job, if there is one that was made with these very settings."""
+    """Return the record of a job, if there is one with exactly these settings."""
     if not path.is_file():
         return None
     try:
@@ -75,7 +75,7 @@ def _run_processes(
             with display:
                 _watch(futures, lines, display)
         finally:
-            # After Ctrl-C, do not start what is still waiting; checkpoints keep what has begun.
+            # After Ctrl-C, do not start waiting jobs; checkpoints preserve those that have begun.
             pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -93,7 +93,7 @@ def _watch(futures: dict[Future, Job], lines: Any, display: _Display) -> None:
 
 
 def _list_cores() -> list[int]:
-    """Return the cores that this process may use; none where the system does not say."""
+    """Return the cores that this process may use; empty if the system does not tell."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
@@ -115,9 +115,9 @@ _lines: Any = None
 
 
 def _prepare_process(lines: Any, core_sets: Any) -> None:
-    """Set up a process: where to report, its cores, and a cache of programs that all share.
+    """Set up a process: its progress queue, its cores, and the shared compilation cache.
 
-    Processes that share all cores wait for each other: XLA divides its work over all it can see.
+    Processes that share all cores would wait for each other, as XLA uses all cores it can see.
     """
     global _lines
     _lines = lines
@@ -149,7 +149,7 @@ def _run_in_process(job: Job, path: Path, data_dir: str | None) -> float:
 
 
 class _Display:
-    """Shows a line for each process on a terminal, else a line for each job that is done."""
+    """Shows a line for each process on a terminal, otherwise a line for each finished job."""
 
     def __init__(self, all_jobs: int, waiting: int, show: bool) -> None:
         self.console = Console(stderr=True, quiet=not show)

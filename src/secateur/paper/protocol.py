@@ -1,8 +1,9 @@
-"""What the paper trained, how, and what it and others found."""
+"""The paper's models, settings and results, and published results of others."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ __all__ = [
     "PaperResult",
     "PaperSettings",
     "PublishedResult",
+    "describe_recipe",
     "make_model",
     "make_recipes",
 ]
@@ -33,7 +35,7 @@ UNITS, GRU_UNITS = 50, 16
 
 @dataclass(frozen=True)
 class PaperSettings:
-    """How the paper trained on one data set.
+    """The paper's training settings for one data set.
 
     Attributes:
         batch_size: Number of rows in a step.
@@ -65,8 +67,8 @@ PAPER_SETTINGS = {
 def make_model(name: str, data: datasets.Dataset, inference: str) -> BayesianModel:
     """Return the paper's network for a data set: 50 ReLU units, or a GRU of 16.
 
-    The paper's variance backpropagation counts the steps of a GRU as independent, and so do we in
-    its place (`"independent"`): what the steps share costs four times as much to follow.
+    The paper's variance backpropagation treats the steps of a GRU as independent. For comparison
+    we do the same (`"independent"`); tracking what the steps share costs four times as much.
 
     Args:
         name: Name of the data set.
@@ -84,13 +86,13 @@ def make_model(name: str, data: datasets.Dataset, inference: str) -> BayesianMod
 
 
 def make_recipes(name: str, kind: str) -> dict[str, Recipe]:
-    """Return the recipes to try, by name; the one of least free energy after pruning counts.
+    """Return the recipes to try, by name; the lowest free energy after pruning decides.
 
     Args:
         name: Name of the data set.
-        kind: "paper" or "default". The default standardises targets. For a few sets (yacht, whose
-            noise is far below its targets' spread) the prior of the noise's precision fits the
-            targets as they are better, so both are tried: the free energy decides.
+        kind: "paper" or "default". The default standardises targets. For a few sets (such as yacht,
+            whose noise is far below its targets' spread) the prior of the noise precision suits
+            unscaled targets better, so both are tried and the free energy decides.
     """
     if kind == "paper":
         settings = PAPER_SETTINGS[name]
@@ -116,7 +118,7 @@ def make_recipes(name: str, kind: str) -> dict[str, Recipe]:
 
 @dataclass(frozen=True)
 class PaperResult:
-    """A row of the paper's Table 1: free energies in nats, and percents of weights removed."""
+    """A row of the paper's Table 1: free energies in nats, and percentages of removed weights."""
 
     start: float
     one: float
@@ -196,3 +198,8 @@ PUBLISHED_RESULTS: dict[str, dict[str, PublishedResult]] = {
     "wine": _join_methods((0.64, -0.97), (0.62, -0.93), -0.96),
     "yacht": _join_methods((1.02, -1.63), (1.11, -1.55), -1.41),
 }
+
+
+def describe_recipe(recipe: Recipe) -> dict[str, Any]:
+    """Return the settings of a recipe as they read in a JSON file."""
+    return json.loads(json.dumps(asdict(recipe)))

@@ -1,4 +1,4 @@
-"""Results on disk: whole or not at all, each with a line on where it comes from."""
+"""Result files, written atomically, each with a line on its origin."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _STYLE: Any = {
     "grid.linewidth": 0.6,
     "legend.frameon": False,
     "lines.linewidth": 1.6,
-    "svg.hashsalt": "secateur",  # the same figure is the same file
+    "svg.hashsalt": "secateur",  # equal figures give equal files
 }
 
 
 def write_result(path: Path, content: str | bytes) -> None:
-    """Write a result, and make its folder if there is none."""
+    """Write a result, creating its folder if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, content)
 
@@ -84,10 +84,10 @@ def write_figure(out: Path, name: str, note: str, size: tuple[float, float]) -> 
     Args:
         out: Folder.
         name: Name of the files, without their endings.
-        note: Line on where the figure comes from, kept in the files' metadata.
+        note: Line on the figure's origin, stored in the files' metadata.
         size: Width and height in inches.
     """
-    # A Figure of its own, without pyplot: it leaves the caller's backend and settings alone.
+    # Without pyplot, so that the caller's backend and settings are not changed.
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=size, layout="constrained")
         yield figure

@@ -43,7 +43,7 @@ REASONS = {
     "variances instead of deviations and leaves out the reset gate, and their variance "
     "backpropagation mixes up the gates' variances",
 }
-# Rough costs, for putting the longest first.
+# Rough costs, to run the longest first.
 _COST = {"sine": 9, "naval": 2, "powerplant": 2, "kin8nm": 2, "concrete": 1}
 _SLOWER = {"moments": 4, "local": 2, "global": 1}
 
@@ -57,11 +57,11 @@ class Table1Row:
         inference: Algorithm.
         start: Free energy of the full network, in nats.
         one: Free energy after one cut, without training.
-        one_pruned: Percent of the weights that this cut removed.
-        iterative: Free energy after pruning to the end.
-        lowest: Least free energy of all seeds.
-        highest: Greatest free energy of all seeds.
-        pruned: Percent of the weights that are removed in the end.
+        one_pruned: Percentage of the weights removed by this cut.
+        iterative: Free energy after iterative pruning.
+        lowest: Lowest free energy of all seeds.
+        highest: Highest free energy of all seeds.
+        pruned: Percentage of the weights that are removed in the end.
         seeds: Number of seeds.
         paper: The paper's row.
         recipe: Name of the best seed's recipe.
@@ -86,8 +86,8 @@ def make_jobs(
 ) -> list[Job]:
     """Return the jobs of a table, the longest first.
 
-    All seeds of a data set share a program. So do the signals, but with one seed: more recurrent
-    networks side by side do not fit into a core's cache, and gain nothing.
+    All seeds of a data set share a program. The signals share one as well, with a single seed: more
+    recurrent networks side by side do not fit into a core's cache, and are not faster.
     """
     names = list(sets)
     signals = tuple(name for name in names if name in SIGNALS)
@@ -105,7 +105,7 @@ def make_jobs(
 
 
 def make_rows(records: Iterable[dict[str, Any]]) -> list[Table1Row]:
-    """Return the rows of the table, in the paper's order, given the records of its jobs."""
+    """Return the rows of the table in the paper's order, from the records of its jobs."""
     results: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for record in records:
         for name, seed_results in record["outcomes"].items():
@@ -138,7 +138,7 @@ _HEADINGS = ("data", "inference", "start", "one cut", "%", "end", "lowest–high
 
 
 def _mark(r: Table1Row) -> str:
-    """Return the mark of the paper's numbers in a row, one of REASONS, or nothing."""
+    """Return the footnote mark of the paper's numbers in a row, one of REASONS, or ""."""
     if r.dataset in ("energy", "naval"):
         return TWO_OUTPUTS
     return RECURRENT if r.dataset in SIGNALS and r.inference != "global" else ""
@@ -167,7 +167,7 @@ def to_markdown(rows: Sequence[Table1Row], note: str) -> str:
     for mark, reason in REASONS.items():
         if any(_mark(r) == mark for r in rows):
             shown = mark.replace("*", r"\*")
-            notes += ["", f"{shown} Not comparable: {reason}. These are no free energies."]
+            notes += ["", f"{shown} Not comparable: {reason}. These are not free energies."]
     if any(r.dataset in SIGNALS and r.inference == "moments" for r in rows):
         notes += ["", 'For the signals, "moments" counts the steps of the GRU as independent.']
     return "\n".join([*table, "", *notes, ""])
@@ -214,19 +214,19 @@ def reproduce_table1(
     command: str = "table1",
     progress: bool = True,
 ) -> list[Table1Row]:
-    """Run what is missing of the table and write it as CSV, Markdown and LaTeX.
+    """Run the missing parts of the table and write it as CSV, Markdown and LaTeX.
 
     Args:
-        out: Folder of the results. What it holds already is not run again.
+        out: Folder of the results. Existing results are not computed again.
         kind: Kind of recipe, "paper" or "default".
         sets: Names of data sets.
         algorithms: Inference algorithms.
         seeds: Number of initialisations, all in one program.
-        epochs: Maximum number of epochs of each training, for a quick look; 0 is the recipe's.
+        epochs: Maximum number of epochs of each training, for a quick test; 0 is the recipe's.
         data_dir: Folder with the data; see `secateur.datasets.load`.
         workers: Number of processes at a time. Defaults to the number of cores.
-        command: Command as typed after "secateur reproduce", which the results name.
-        progress: Whether to show what the processes are doing.
+        command: Command as typed after "secateur reproduce", for the results.
+        progress: Whether to show the progress of the processes.
     """
     records = run_jobs(
         make_jobs(sets, algorithms, kind, seeds, epochs),

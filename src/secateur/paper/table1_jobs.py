@@ -1,4 +1,4 @@
-"""One experiment of Table 1: train, cut once, prune to the end; several seeds in one program."""
+"""One experiment of Table 1: train, cut once, prune iteratively; several seeds in one program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from secateur import __version__, datasets
 from secateur.fitting import fit_many
-from secateur.paper.protocol import make_model, make_recipes
+from secateur.paper.protocol import describe_recipe, make_model, make_recipes
 from secateur.progress import ProgressUpdate
 from secateur.pruning import prune_many
 from secateur.trained import Trained
@@ -24,7 +24,7 @@ __all__ = ["Job", "SeedResult", "run_job"]
 
 @dataclass(frozen=True)
 class Job:
-    """What one process works on.
+    """The work of one process.
 
     Attributes:
         sets: Names of data sets of one shape, which share a program.
@@ -42,16 +42,16 @@ class Job:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return what a record must agree with to be this job's: the recipes, and the version."""
+        """Return the settings that a record of this job must match: recipes and version."""
         recipes = make_recipes(self.sets[0], self.kind)
         return {
             "version": __version__,
-            "recipes": {name: asdict(recipe) for name, recipe in recipes.items()},
+            "recipes": {name: describe_recipe(recipe) for name, recipe in recipes.items()},
         }
 
     @property
     def name(self) -> str:
-        """Return a name that can be a file's."""
+        """Return a name that is valid as a file name."""
         quick = f"-{self.epochs}-epochs" if self.epochs else ""
         first, last = self.seeds[0], self.seeds[-1]
         seeds = f"seed-{first}" if first == last else f"seeds-{first}-{last}"
@@ -66,9 +66,9 @@ class SeedResult:
         recipe: Name of the recipe that ended lowest.
         start: Free energy of the full network.
         one: Free energy after one cut, without training.
-        one_pruned: Share of the weights that this cut removed.
-        iterative: Free energy after pruning to the end.
-        pruned: Share of the weights that are removed in the end.
+        one_pruned: Fraction of the weights removed by this cut.
+        iterative: Free energy after iterative pruning.
+        pruned: Fraction of the weights that are removed in the end.
     """
 
     recipe: str
@@ -80,7 +80,7 @@ class SeedResult:
 
     @classmethod
     def from_pruned(cls, recipe: str, pruned: Trained) -> SeedResult:
-        """Read a result off a pruned model."""
+        """Make a result from a pruned model."""
         start = pruned.free_energy_before
         first = pruned.rounds[0] if pruned.rounds else None
         return cls(
@@ -105,8 +105,8 @@ def run_job(
     Args:
         job: The job.
         data_dir: Folder with the data; see `secateur.datasets.load`.
-        folder: Folder for checkpoints, from which a job that was killed goes on.
-        report_progress: Function that is called with a line on where the job is, now and then.
+        folder: Folder for checkpoints, from which a killed job is resumed.
+        report_progress: Function that is called with a line on the job's progress.
     """
     start = time.perf_counter()
     data = [datasets.load(name, data_dir) for name in job.sets]

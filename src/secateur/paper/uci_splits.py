@@ -1,4 +1,4 @@
-"""Held-out data, which the paper does not report: the 20 standard splits of the UCI sets."""
+"""Results on held-out data, which the paper does not report: the 20 standard UCI splits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,12 @@ import numpy as np
 from secateur import __version__, datasets
 from secateur.averaging import Average
 from secateur.fitting import fit_many
-from secateur.paper.protocol import PUBLISHED_RESULTS, make_model, make_recipes
+from secateur.paper.protocol import (
+    PUBLISHED_RESULTS,
+    describe_recipe,
+    make_model,
+    make_recipes,
+)
 from secateur.paper.result_files import describe_origin, write_result
 from secateur.paper.uci_tables import to_csv, to_markdown
 from secateur.pruning import prune_many
@@ -27,7 +32,7 @@ __all__ = ["judge_models", "reproduce_uci", "run_splits"]
 
 SPLITS = 20
 QUICK_SPLITS, QUICK_EPOCHS = 3, 100
-# Number of splits on which all recipes are tried; the others get the one that did best there.
+# Number of splits on which all recipes are tried; the others use the best of them.
 _PILOT_SPLITS = 2
 
 
@@ -53,10 +58,10 @@ def reproduce_uci(
         out: Folder for the results.
         sets: Names of UCI sets. Defaults to all eight.
         splits: Number of splits, from the first of the 20.
-        restarts: Number of initialisations for each split. Both the one of least free energy and
-            the average of all of them are judged.
+        restarts: Number of initialisations for each split. Both the one of lowest free energy and
+            the average of all of them are evaluated.
         epochs: Maximum number of epochs of each training. Defaults to the recipe's.
-        seed: Seed of everything random but the splits.
+        seed: Seed of everything random except the splits.
         data_dir: Folder with the data; see `secateur.datasets.load`.
         quick: Whether to run boston only, with three splits and few epochs, into `uci-quick`.
         progress: Whether to report progress on standard error.
@@ -65,8 +70,8 @@ def reproduce_uci(
         The tables, in Markdown.
 
     Raises:
-        DatasetError: There is no such data set, or the data cannot be obtained.
-        ValueError: There are fewer splits.
+        DatasetError: The data set does not exist, or cannot be obtained.
+        ValueError: The number of splits is out of range.
     """
     name = "uci-quick" if quick else "uci"
     if quick:
@@ -86,7 +91,7 @@ def reproduce_uci(
         settings = shared_settings | {
             "splits": splits,
             "restarts": restarts,
-            "recipes": {n: asdict(recipe) for n, recipe in recipes.items()},
+            "recipes": {n: describe_recipe(recipe) for n, recipe in recipes.items()},
         }
         path = out / name / f"{uci_set}.json"
         record = _read_record(path)
@@ -139,14 +144,14 @@ def run_splits(
     seed: int,
     progress: bool,
 ) -> list[dict[str, Any]]:
-    """Train, prune and judge all splits; keep for each what has the least free energy.
+    """Train, prune and evaluate all splits; for each, keep the model of lowest free energy.
 
-    That is the free energy after pruning, which does not depend on the test rows. Every recipe is
-    tried on the first splits, the better one on the others.
+    The free energy after pruning does not depend on the test rows. All recipes are tried on the
+    first splits, and the best one is used on the others.
 
     Args:
         data: A data set with one target.
-        splits: Pairs of indices, to train on and to test on, all of equal sizes.
+        splits: Pairs of training and test indices, all of equal sizes.
         recipes: Recipes by name.
         restarts: Number of initialisations for each split.
         epochs: Maximum number of epochs of each training. None is the recipe's.
@@ -154,9 +159,9 @@ def run_splits(
         progress: Whether to report progress on standard error.
 
     Returns:
-        A record for each split: recipe, free energies in nats and share of the weights pruned of
-        the best restart; and what `judge_models` says of it before and after pruning ("before",
-        "after"), and of all restarts together after pruning ("averaged").
+        A record for each split: recipe, free energies in nats and pruned fraction of the best
+        restart; and the scores of `judge_models` before and after pruning ("before", "after") and
+        for all restarts together after pruning ("averaged").
     """
 
     def run(name: str, start: int, stop: int) -> list[dict[str, Any]]:
@@ -239,7 +244,7 @@ def judge_models(models: Sequence[Trained], x: np.ndarray, y: np.ndarray) -> dic
     Args:
         models: Trained models.
         x: Inputs of the test rows.
-        y: Their targets.
+        y: Targets of the test rows.
     """
     prediction = Average.from_models(models).predict(x)
     return {
@@ -250,7 +255,7 @@ def judge_models(models: Sequence[Trained], x: np.ndarray, y: np.ndarray) -> dic
 
 
 def _read_record(path: Path) -> dict[str, Any] | None:
-    """Return a record, if there is a whole one."""
+    """Return a record, if there is a complete one."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -259,7 +264,7 @@ def _read_record(path: Path) -> dict[str, Any] | None:
 
 
 def _read_comparable_records(folder: Path, settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return all records of a folder with these settings, whatever their number of splits."""
+    """Return all records of a folder with these settings, for any number of splits."""
     records = {name: _read_record(folder / f"{name}.json") for name in PUBLISHED_RESULTS}
     return {
         name: record

@@ -1,4 +1,4 @@
-"""The results on held-out data beside the published ones."""
+"""Tables of the results on held-out data beside published results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["list_shortfalls", "to_csv", "to_markdown"]
 
 _MEASURES = ("rmse", "log_likelihood", "coverage")
 _COVERAGE = (0.90, 0.98)  # the goal for the 95 % interval
-# What is judged: the best restart before and after pruning, and all of them after it.
+# What is evaluated: the best restart before and after pruning, and all restarts after pruning.
 _STAGES = ("before", "after", "averaged")
 _TITLES = {"after": "One network", "averaged": "All restarts averaged"}
 
@@ -38,7 +38,7 @@ def to_csv(records: Records, note: str) -> str:
 
 
 def to_markdown(records: Records, note: str) -> str:
-    """Return the tables: log-likelihood, error, coverage; and which goals are not reached."""
+    """Return tables of log-likelihood, error and coverage, and the goals that were missed."""
     stages, methods = " | ".join(_STAGES), " | ".join(PUBLISHED_METHODS)
     parts = [
         "# Held-out data\n",

@@ -26,11 +26,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-__all__ = ["logistic_moments", "tanh_moments"]
+__all__ = ["LOGISTIC_SCALES", "LOGISTIC_SHARES", "logistic_moments", "tanh_moments"]
 
-_SCALES = (0.222720585, 0.281601153, 0.351336238, 0.437410448, 0.544837224, 0.678971209,
+LOGISTIC_SCALES = (0.222720585, 0.281601153, 0.351336238, 0.437410448, 0.544837224, 0.678971209,
            0.847189634, 1.06247793, 1.35543041)  # fmt: skip
-_SHARES = (0.000425209664, 0.0103506942, 0.0618804806, 0.167728769, 0.26788653, 0.273771513,
+LOGISTIC_SHARES = (0.000425209664, 0.0103506942, 0.0618804806, 0.167728769, 0.26788653, 0.273771513,
            0.166783066, 0.0476409252, 0.00353281217)  # fmt: skip
 # Φ(−a) = e^{−a²/2} Σ_k c_k r^k with r = 1/(1 + 0.375 a), a ≥ 0: relative error 2e-7.
 _PACE = 0.375
@@ -75,11 +75,11 @@ def _made_once(*arrays: Array) -> Any:
 def _mixture(m: Array, v: Array) -> tuple[Array, Array, Array, Array]:
     """E[σ] and of its first three derivatives, for m ≤ 0."""
     column = (-1,) + (1,) * m.ndim
-    scales = jnp.asarray(_SCALES, m.dtype).reshape(column)
+    scales = jnp.asarray(LOGISTIC_SCALES, m.dtype).reshape(column)
     steep = scales * jax.lax.rsqrt(1 + scales * scales * v[None])
     steep, peak = _made_once(steep, jnp.exp(-0.5 * jnp.square(m[None] * steep)))
     value = first = second = third = jnp.zeros_like(m)
-    for share, t, p in zip(_SHARES, steep, peak, strict=True):
+    for share, t, p in zip(LOGISTIC_SHARES, steep, peak, strict=True):
         a = m * t
         r = 1 / (1 - _PACE * a)
         value += share * p * r * _polynomial(_TAIL, r)

@@ -99,6 +99,10 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "le": lambda a, b: a <= b,
     "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b,
+    "lt_to": lambda a, b: a < b,
+    "le_to": lambda a, b: a <= b,
+    "eq_to": lambda a, b: a == b,
+    "is_finite": lambda a, _: True,
 }
 _LOGIC: dict[str, Callable[..., bool]] = {
     "and": lambda a, b: a and b,
@@ -132,7 +136,7 @@ def apply(name: str, operands: list[Pieces], dtype_kind: str) -> Pieces | None:
         low, x, high = operands
         return apply("min", [_maximum(x, low), high], dtype_kind)
     if name in _COMPARE:
-        return _at_points(operands[0], operands[1], _COMPARE[name])
+        return _at_points(operands[0], operands[-1], _COMPARE[name])
     if name in _LOGIC:
         return _combine(_LOGIC[name], *operands)
     if name == "select_n" and len(operands) == 3:

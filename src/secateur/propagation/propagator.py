@@ -20,13 +20,22 @@ from secateur.equations import (
     primitives,
     uniform_value,
 )
+from secateur.equations.primitives import Kind, Policy
 from secateur.propagation import univariate
 from secateur.propagation.covariances import NO_LOADS, Loads, combine_loads
 from secateur.propagation.noise import noise_source
 from secateur.propagation.rules import RULES
 from secateur.propagation.rules.registry import Call
+from secateur.propagation.shares import ShareSearch
 from secateur.propagation.uncertain_loops import LoopPropagator
 from secateur.propagation.uncertain_values import Uncertain, deviation
+from secateur.propagation.unit_factors import (
+    DROPPED,
+    factor_of,
+    is_torn,
+    sample_units,
+    scale_factor,
+)
 from secateur.propagation.univariate import (
     UnivariateGroup,
     extend_group,
@@ -66,6 +75,13 @@ class Propagator(LoopPropagator):
             which is a few plain operations.
     """
 
+    policies = primitives.policies(
+        Kind.CONTROL_FLOW, Kind.COPY, Kind.CONVERSION, Kind.ARITHMETIC, Kind.SMOOTH, Kind.KINKED,
+        Kind.STEP, Kind.COMPARISON, Kind.LOGIC, Kind.CHOICE, Kind.MOVE, Kind.JOIN, Kind.LOOKUP,
+        Kind.UPDATE, Kind.SEGMENT, Kind.CONTRACTION, Kind.ADDITION, Kind.REDUCTION, Kind.WINDOW,
+        Kind.CUMULATIVE, Kind.ORDER, otherwise=Policy.ERROR,
+    )  # fmt: skip
+
     def __init__(
         self,
         program: Program,
@@ -84,7 +100,9 @@ class Propagator(LoopPropagator):
         self.closed_sigmoids = closed_sigmoids
         self.groups: dict[Slot, UnivariateGroup] = {}
         self.shared = shared_slots(program, elementwise_only=how == "independent")
-        self.producers = {s: n for n in program.equations for s in n.outputs}
+        self.shares = ShareSearch(program)
+        self.shares.read = self.value
+        self.shifted: dict[Slot, Atom] = {}  # differences from a shift, and what was shifted
 
     # --- values -----------------------------------------------------------------------------
 
@@ -106,10 +124,30 @@ class Propagator(LoopPropagator):
         """Give what is not yet explained by other sources a name of its own."""
         if value.steady:
             return value  # has its own persistent source already
+        factor = factor_of(value)
+        if factor is not None and not factor.is_raw:  # else it would count twice
+            value = replace(self.end_unit(slot, value), factor=None)
         own = Loads.of({slot: deviation(value.variance - value.loads.explained())})
         return replace(value, loads=combine_loads(value.loads, own, 1.0, 1.0))
 
+    def end_unit(self, name: Any, value: Any) -> Any:
+        """Note within a loop what a unit's sum shares with that of the next step.
+
+        Args:
+            name: The place of the sum, or another name for it that is the same in all steps.
+            value: The sum.
+        """
+        if isinstance(name, Slot):
+            name = self.producers[name].index if name in self.producers else -1
+        factor = factor_of(value)
+        if self.recurrence is None or factor is None or factor.is_raw or not factor.is_steady:
+            return value
+        return replace(self.recurrence.with_unit_noise(name, value, factor), factor=None)
+
     def sample(self, value: Uncertain) -> Array:
+        factor = factor_of(value)
+        if factor is not None and factor.is_raw:
+            return sample_units(value, self.noise)
         noise = self.noise.normal(value.shape, value.mean.dtype)
         return value.mean + deviation(value.variance) * noise
 
@@ -132,7 +170,8 @@ class Propagator(LoopPropagator):
 
     def evaluate_group(self, group: UnivariateGroup) -> Any:
         last = group.equations[-1]
-        if isinstance(self.values[group.root], Uncertain) and not _is_floating(last):
+        is_uncertain = isinstance(self.values[group.root], Uncertain)
+        if self.how != "local" and is_uncertain and not _is_floating(last):
             culprit = next(n for n in group.equations if not _is_floating(n))
             self.no_rule(culprit, "a comparison or integer made from an uncertain value")
         start, end = split_affine(group)
@@ -148,11 +187,13 @@ class Propagator(LoopPropagator):
             self.values[start] = self.affine(restrict_group(group, group.root, start))
         if end not in self.values:
             core = restrict_group(group, start, end)
-            value = self.values[start]
+            value = self.end_unit(start, self.values[start])
             result = univariate.moments(
                 core, value.mean, value.variance, self.value, closed_sigmoids=self.closed_sigmoids
             )
-            self.record(last, _label(core), "univariate", result.how, result.remark)
+            torn = is_torn([value], [])
+            exactness = ("independent", DROPPED) if torn else (result.how, result.remark)
+            self.record(last, _label(core), "univariate", *exactness)
             function = value.with_moments(result.mean, result.variance, result.slope)
             self.store(end, replace(function, steady=value.steady and self.is_fixed(core)))
         if end is group.result:
@@ -172,7 +213,8 @@ class Propagator(LoopPropagator):
         self.record(group.equations[-1], _label(group), "affine", "exact")
         variance = scale * scale * x.variance.astype(mean.dtype)
         result = x.with_moments(mean, variance, lambda: scale)
-        return replace(result, steady=x.steady and self.is_fixed(group))
+        result = replace(result, steady=x.steady and self.is_fixed(group))
+        return scale_factor(x, result, scale)
 
     def is_fixed(self, group: UnivariateGroup) -> bool:
         """Whether a group has no operand that may change from step to step of a loop."""
@@ -195,7 +237,31 @@ class Propagator(LoopPropagator):
         """Whether no operand is uncertain; "local" may just have sampled them."""
         return not any(isinstance(o, Uncertain) for o in operands)
 
+    @classmethod
+    def has_rule(cls, name: str) -> bool:
+        """Whether "moments" has a rule for a primitive."""
+        return name in RULES or name in primitives.UNIVARIATE or super().has_rule(name)
+
     def apply(self, equation: Equation, operands: list[Any]) -> list[Any]:
+        """Return the results of an equation for uncertain values; "local" needs no rule."""
+        if self.how != "local":
+            return self.apply_rule(equation, operands)
+        try:
+            return self.apply_rule(equation, operands)
+        except UnsupportedOperation:
+            return self.sample_before(equation)
+
+    def sample_before(self, equation: Equation) -> list[Any]:
+        """Return the results of an equation for samples of its operands."""
+        for atom in equation.inputs:
+            value = self.value(atom)
+            if isinstance(value, Uncertain):
+                assert isinstance(atom, Slot)
+                self.values[atom] = self.sample(value)
+        self.record(equation, equation.name, "sampled here", "exact")
+        return compat.bind(equation.eqn, *map(self.value, equation.inputs))
+
+    def apply_rule(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Return the results of an equation by its rule for uncertain values."""
         uncertain = [isinstance(o, Uncertain) for o in operands]
         rule = RULES.get(equation.name)
@@ -208,8 +274,11 @@ class Propagator(LoopPropagator):
                 return compat.bind(equation.eqn, *operands)
         call = Call(equation, self)
         results = rule.apply(call, *operands)
+        results = list(results) if equation.eqn.primitive.multiple_results else [results]
+        if is_torn(operands, results):
+            call.note("independent", DROPPED)
         self.record(equation, equation.name, rule.kind, call.exactness, call.remark)
-        return results if equation.eqn.primitive.multiple_results else [results]
+        return results
 
     def collapse(self, equation: Equation, operands: list[Any], rule: Any) -> list[Any]:
         """Sample operands, activations before weights, until the rest enters linearly."""
@@ -242,66 +311,35 @@ class Propagator(LoopPropagator):
         raise UnsupportedOperation(
             f"'{equation.name}' has no rule for {what} ({equation.where}).{supported} "
             f'Ways out: register one with secateur.register_rule("{equation.name}"); keep the '
-            'leaves that lead here certain with where=…; or use propagate(f, "global"), which '
-            "needs no rules."
+            'leaves that lead here certain with where=…; or use "local" or "global", which draw '
+            "samples and need no rules."
         )
 
-    # --- patterns ---------------------------------------------------------------------------------
+    # --- softmax ----------------------------------------------------------------------------------
 
-    def is_softmax_shift(self, equation: Equation) -> bool:
-        """Whether a maximum is only subtracted, gradient stopped, from its own operand."""
-        origin = equation.inputs[0]
-        frontier = [equation.outputs[0]]
-        stopped: set[Slot] = set()
-        is_subtracted = False
-        while frontier:
-            slot = frontier.pop()
-            if slot in self.program.outputs:
-                return False
-            for user in self.program.equations:
-                if slot not in user.inputs:
-                    continue
-                if user.name == "sub" and slot in stopped and user.inputs[0] is origin:
-                    is_subtracted = True
-                elif user.name in _HARMLESS_TO_A_SHIFT:
-                    out = user.outputs[0]
-                    if user.name == "stop_gradient" or slot in stopped:
-                        stopped.add(out)
-                    frontier.append(out)
-                else:
-                    return False
-        return is_subtracted
-
-    def normalised_axis(self, equation: Equation) -> int | None:
-        """The axis of a division x/Σx, or None for any other division."""
-        slot = equation.inputs[1]
-        while isinstance(slot, Slot):
-            producer = self.producers.get(slot)
-            if producer is None:
-                return None
-            if producer.name == "reduce_sum":
-                axes = producer.eqn.params["axes"]
-                same = producer.inputs[0] is equation.inputs[0] and len(axes) == 1
-                return int(axes[0]) if same else None
-            if producer.name not in primitives.SPREADS:
-                return None
-            slot = producer.inputs[0]
-        return None
+    def is_shift(self, equation: Equation) -> bool:
+        """Whether a maximum is only the shift of a softmax, so that it may be taken at the mean."""
+        if not self.shares.is_shift(equation):
+            return False
+        origin = equation.inputs[-1] if len(equation.inputs) == 3 else equation.inputs[0]
+        for user in self.shares.users.get(origin, ()):
+            if user.name == "sub" and user.inputs[0] is origin:
+                self.shifted[user.outputs[0]] = origin
+        return True
 
     def logarithm_of(self, atom: Slot) -> Uncertain:
         """ln y of a positive y; exactly its argument where y is an exponential."""
-        producer = self.producers.get(atom)
+        producer = self.shares.producers.get(atom)
         if producer is not None and producer.name == "exp":
-            return self.value(producer.inputs[0])
+            # Without the shift, which is not a number where everything is masked.
+            exponent = producer.inputs[0]
+            return self.value(self.shifted.get(exponent, exponent))
         y = self.value(atom)
         size = jnp.maximum(y.mean, jnp.finfo(y.mean.dtype).tiny ** 0.25)
         spread = jnp.log1p(y.variance / (size * size))
         return replace(
             y, mean=jnp.log(size) - 0.5 * spread, variance=spread, loads=NO_LOADS, neighbours=None
         )
-
-
-_HARMLESS_TO_A_SHIFT = primitives.SPREADS | {"stop_gradient", "max"}
 
 
 def _is_floating(equation: Equation) -> bool:

@@ -20,8 +20,16 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from secateur.propagation.covariances import NO_LOADS, Key, Loads, merge_equal_sources, shift_array
+from secateur.propagation.covariances import (
+    NO_LOADS,
+    Key,
+    Loads,
+    combine_loads,
+    merge_equal_sources,
+    shift_array,
+)
 from secateur.propagation.uncertain_values import Uncertain, deviation
+from secateur.propagation.unit_factors import UnitFactor
 
 
 def base_of(key: Key) -> Key:
@@ -127,10 +135,12 @@ class Recurrence:
         ]
         return Recurrence(keys, {**self.products, **other.products})
 
-    def same(self, other: Recurrence) -> bool:
-        return [set(k) for k in self.load_keys] == [
-            set(k) for k in other.load_keys
-        ] and self.products.keys() == other.products.keys()
+    def differing(self, other: Recurrence) -> list[int]:
+        """Return the carried values that depend on other sources; all of them, if steps do."""
+        if self.products.keys() != other.products.keys():
+            return list(range(len(self.load_keys)))
+        pairs = zip(self.load_keys, other.load_keys, strict=True)
+        return [i for i, (a, b) in enumerate(pairs) if set(a) != set(b)]
 
     def collected(self, step: Recurrence, carried: Sequence[Any]) -> tuple:
         """The arrays of this structure at the end of a step."""
@@ -165,6 +175,20 @@ class Recurrence:
             correlation = jnp.zeros_like(spread)
         self.after[index] = (signal, spread)
         return self.noise_loads(("product", index), correlation, spread)
+
+    def with_unit_noise(self, name: Any, value: Uncertain, factor: UnitFactor) -> Uncertain:
+        """Add what a unit's sum of this step shares with its sum of the step before."""
+        spread = deviation(factor.variance)
+        index: Any = ("unit", name)
+        if index in self.before:
+            last, last_spread = self.before[index]
+            scale = jnp.maximum(spread * last_spread, 1e-15)
+            correlation = jnp.clip(jnp.sum(factor.array * last, axis=-1) / scale, -1.0, 1.0)
+        else:
+            correlation = jnp.zeros_like(spread)
+        self.after[index] = (factor.array, spread)
+        loads = self.noise_loads(index, correlation, spread)
+        return replace(value, loads=combine_loads(value.loads, loads, 1.0, 1.0))
 
     def noise_loads(self, name: tuple, correlation: Array, spread: Array) -> Loads:
         """This step's noise as a part known from the step before, and a fresh part."""

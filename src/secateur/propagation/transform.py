@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from secateur.distributions import Normal
+from secateur.distributions import Normal, UnitNormal
 from secateur.equations import trace_function
+from secateur.equations.rewriting import needs_rewriting, rewrite, widened
 from secateur.propagation.noise import noise_source
 from secateur.propagation.propagator import CoverageRow, Propagator
 from secateur.propagation.uncertain_values import Uncertain, deviation, to_normal
+from secateur.propagation.unit_factors import UnitFactor, UnitNumbering
 
 ALGORITHMS = ("global", "local", "moments", "independent")
 
@@ -94,12 +97,23 @@ def _sample_leaves(key: Any, tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_normal)
     noise = noise_source(key, "global")
     sampled = []
+    shared: dict[str, Any] = {}  # by group, the noise that its leaves share
     for leaf in leaves:
-        if is_normal(leaf):
+        if isinstance(leaf, UnitNormal):
+            leaf = _sample_units(leaf, noise, shared)
+        elif is_normal(leaf):
             mean, variance = jnp.broadcast_arrays(leaf.mean, leaf.variance)
             leaf = mean + deviation(variance) * noise.normal(mean.shape, mean.dtype)
         sampled.append(leaf)
     return jax.tree.unflatten(structure, sampled)
+
+
+def _sample_units(leaf: UnitNormal, noise: Any, shared: dict[str, Any]) -> Any:
+    dtype = jnp.result_type(leaf.mean)
+    if leaf.group not in shared:
+        shared[leaf.group] = noise.normal(leaf.noise_shape, dtype)
+    own = None if leaf.is_whole else noise.normal(jnp.shape(leaf.mean), dtype)
+    return leaf.at_noise(shared[leaf.group], own)
 
 
 def walk_function(
@@ -114,10 +128,16 @@ def walk_function(
     """Trace ``f`` and walk its equations with beliefs among its arguments."""
     leaves, structure = jax.tree.flatten(arguments, is_leaf=is_normal)
     places = [i for i, leaf in enumerate(leaves) if is_normal(leaf) or _is_array(leaf)]
-    values = [_as_value(leaves[i], i) for i in places]
-    arrays = [v.mean if isinstance(v, Uncertain) else v for v in values]
+    numbering = UnitNumbering()
+    values = [_as_value(leaves[i], i, numbering) for i in places]
+    arrays = [leaves[i].mean if is_normal(leaves[i]) else leaves[i] for i in places]
     trace = trace_function(f, leaves, structure, places, arrays)
-    program = trace.program([isinstance(v, Uncertain) for v in values])
+    tracked = [isinstance(v, Uncertain) for v in values]
+    if needs_rewriting(trace.jaxpr):
+        trace, counts = rewrite(trace, tracked)
+        if ledger is not None and counts:
+            ledger.append(_describe_widening(counts))
+    program = trace.program(tracked)
     walk = Propagator(program, how, key, ledger=ledger, closed_sigmoids=closed_sigmoids)
     results = walk.run(values)
     if how == "local":
@@ -125,14 +145,31 @@ def walk_function(
     return jax.tree.unflatten(trace.result_structure, [to_normal(r) for r in results])
 
 
-def _as_value(leaf: Any, number: int) -> Any:
+def _describe_widening(counts: Counter) -> CoverageRow:
+    """Return the row that says what is computed in float32."""
+    dtypes = ", ".join(sorted({dtype for dtype, _ in counts}))
+    names: Counter = Counter()
+    for (_, name), count in counts.items():
+        names[name] += count
+    listed = ", ".join(f"{name} {n}" for name, n in names.most_common(6))
+    more = ", …" if len(names) > 6 else ""
+    remark = f"{dtypes} computed in float32: {listed}{more}"
+    return CoverageRow("widening", "widening", "exact", remark, "", ())
+
+
+def _as_value(leaf: Any, number: int, numbering: UnitNumbering) -> Any:
     if not is_normal(leaf):
         return leaf
     mean, variance = jnp.asarray(leaf.mean), jnp.asarray(leaf.variance)
     if not jnp.issubdtype(mean.dtype, jnp.floating):
         raise TypeError(f"A Normal needs a floating mean, got {mean.dtype}.")
+    mean = mean.astype(widened(mean.dtype))
     variance = jnp.broadcast_to(variance.astype(mean.dtype), mean.shape)
-    return Uncertain(mean, variance, ancestors=frozenset({number}))
+    factor = None
+    if isinstance(leaf, UnitNormal):
+        array = jnp.asarray(leaf.factor).astype(mean.dtype)
+        factor = UnitFactor(array, numbering.label(leaf), mean, True, leaf.is_whole)
+    return Uncertain(mean, variance, ancestors=frozenset({number}), factor=factor)
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,16 @@ from secateur.equations.control_flow import (
     Body,
     Scan,
     WhileLoop,
+    attempts_to_settle,
     branches,
-    find_fixed_point,
     recomputed_part,
+    settle,
 )
-from secateur.propagation.covariances import Loads
+from secateur.propagation.covariances import NO_LOADS, Loads
 from secateur.propagation.noise import DrawnNoise, NoiseCounter
 from secateur.propagation.recurrence import Recurrence, correlation_with_previous
 from secateur.propagation.uncertain_values import Uncertain, as_uncertain, deviation, entangle
+from secateur.propagation.unit_factors import DROPPED, factor_of, is_torn
 
 Packed = tuple  # (mean, variance) or (array,)
 # Random numbers that are drawn before a loop begins, at most; beyond, its steps draw their own.
@@ -53,6 +55,10 @@ def _ancestors(operands: list[Any]) -> frozenset[int]:
 
 def _flags(values: Sequence[Any]) -> list[bool]:
     return [isinstance(v, Uncertain) for v in values]
+
+
+def _differing(one: list[bool], other: list[bool]) -> list[int]:
+    return [i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b]
 
 
 def _either(one: list[bool], other: list[bool]) -> list[bool]:
@@ -98,16 +104,26 @@ class LoopPropagator(Interpreter):
 
     def scan(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """A scan with means and variances in its carry, and fresh noise in every step."""
-        results = _ScanPropagation(self, equation, operands).run()
-        self.record(equation, "scan", "loop", *_LOOP_EXACTNESS[self.how])
+        results = _ScanPropagation(self, Scan.of(equation), operands, equation.where).run()
+        exactness, remark = _LOOP_EXACTNESS[self.how]
+        _, init, stacked = Scan.of(equation).split(operands)
+        if is_torn([*init, *stacked], []):
+            exactness, remark = "independent", f"{remark}; {DROPPED}"
+        self.record(equation, "scan", "loop", exactness, remark)
         return results
 
     def while_loop(self, equation: Equation, operands: list[Any]) -> list[Any]:
-        """A while loop whose condition is certain."""
+        """A while loop whose condition is certain; as a scan, if its steps can be counted."""
         loop = WhileLoop.of(equation)
+        counted = loop.as_scan(operands)
+        if counted is not None:
+            _, consts, carry = loop.split(operands)
+            results = _ScanPropagation(self, counted, [*consts, *carry], equation.where).run()
+            self.record(equation, "while", "loop", *_LOOP_EXACTNESS[self.how])
+            return results
         condition_consts, body_consts, init = loop.split(operands)
         ancestors = _ancestors(operands)
-        init = self.sampled(init)
+        init, condition_consts = self.sampled(init), self.sampled(condition_consts)
         loop_key = self.branch_key()
 
         def run(body: Body, inputs: list[Any], key: Any, ledger: Any) -> list[Any]:
@@ -125,9 +141,7 @@ class LoopPropagator(Interpreter):
             jax.eval_shape(probe, _pack(_promote(init, flags)))
             return after
 
-        flags = find_fixed_point(
-            flags_after, _flags(init), lambda a, b: a == b, attempts=len(init) + 1
-        )
+        flags = settle(flags_after, _flags(init), _differing, len(init), where=equation.where)
         traced: list[bool] = []
 
         def condition(state):
@@ -196,19 +210,28 @@ class LoopPropagator(Interpreter):
         return _unpack(recomputed(_pack(operands), self.branch_key()), ancestors)
 
 
+def _as_steady(number: int, weight: Uncertain) -> Uncertain:
+    """Return a weight of a loop as one that is the same in all of its steps."""
+    factor = factor_of(weight)
+    if factor is not None and factor.is_raw:  # the units it is part of know what they share
+        return replace(weight, steady=True, loads=NO_LOADS, factor=replace(factor, is_steady=True))
+    loads = Loads.of({("weight", number): deviation(weight.variance)})
+    return replace(weight, steady=True, loads=loads)
+
+
 class _ScanPropagation:
     """One scan with uncertain operands."""
 
-    def __init__(self, walk: LoopPropagator, equation: Equation, operands: list[Any]) -> None:
-        self.walk, self.parts = walk, Scan.of(equation)
+    def __init__(
+        self, walk: LoopPropagator, parts: Scan, operands: list[Any], where: str
+    ) -> None:
+        self.walk, self.parts, self.where = walk, parts, where
         self.local, self.remembers = walk.how == "local", walk.how == "moments"
         consts, init, xs = self.parts.split(operands)
         self.ancestors = _ancestors(operands)
         self.init = walk.sampled(init)
         self.consts = [
-            replace(v, steady=True, loads=Loads.of({("weight", i): deviation(v.variance)}))
-            if isinstance(v, Uncertain) and self.remembers
-            else v
+            _as_steady(i, v) if isinstance(v, Uncertain) and self.remembers else v
             for i, v in enumerate(consts)
         ]
         nearby = [
@@ -226,7 +249,11 @@ class _ScanPropagation:
         inputs = [*self.consts, *carry, *values]
         inner = self.walk.nested(self.parts.body, inputs, key, ledger=ledger, recurrence=memory)
         carried, stacked = self.parts.split_results(inner.run(inputs))
-        return inner.sampled(carried), stacked
+        ended = [
+            inner.end_unit(("carry", i), v) if isinstance(v, Uncertain) else v
+            for i, v in enumerate(carried)
+        ]
+        return inner.sampled(ended), stacked
 
     def find_structure(self) -> tuple[list[bool], Recurrence, NoiseCounter]:
         """Return the carry's structure, and a count of the random numbers that a step draws.
@@ -235,7 +262,10 @@ class _ScanPropagation:
         remember) is whatever a step makes of itself.
         """
         slices = jax.eval_shape(lambda xs: jax.tree.map(lambda a: a[0], xs), self.x_packed)
-        counter = NoiseCounter()
+        counter, count = NoiseCounter(), self.parts.num_carry
+        # A source may move on by one carried value per step. A layout that changes in every step
+        # never settles, so there are no more sources after that.
+        last_to_grow = attempts_to_settle(count) - count - 2
 
         def structure_after(structure: tuple, attempt: int) -> tuple:
             nonlocal counter
@@ -255,13 +285,14 @@ class _ScanPropagation:
             jax.eval_shape(probe, _pack(init), shape.zeros(init), slices)
             if not self.remembers:
                 return after[0], shape
-            return after[0], shape.merged(after[1], grow=attempt < 4)
+            return after[0], shape.merged(after[1], grow=attempt < last_to_grow)
 
-        flags, shape = find_fixed_point(
+        flags, shape = settle(
             structure_after,
-            (_flags(self.init), Recurrence.nothing(self.parts.num_carry)),
-            lambda a, b: a[0] == b[0] and a[1].same(b[1]),
-            attempts=8,
+            (_flags(self.init), Recurrence.nothing(count)),
+            lambda a, b: sorted({*_differing(a[0], b[0]), *a[1].differing(b[1])}),
+            count,
+            where=self.where,
         )
         return flags, shape, counter
 

@@ -18,6 +18,7 @@ from secateur.propagation.covariances import (
     scale_neighbours,
     spread_neighbours,
 )
+from secateur.propagation.unit_factors import UnitFactor, factor_of, spread_labels, with_factor
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Uncertain:
         steady: Inside a loop body, True for what does not change from step to step.
         sums_to_one: Axis along which the elements sum to one (a softmax), if any.
         neighbours: Covariance with the element some places before, where known.
+        factor: Dependence on the noise of the units that it was made of; see `factor_of`.
     """
 
     mean: Array
@@ -43,6 +45,7 @@ class Uncertain:
     steady: bool = False
     sums_to_one: int | None = None
     neighbours: Neighbours | None = None
+    factor: UnitFactor | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -95,7 +98,7 @@ def spread_to(value: Uncertain, shape: tuple[int, ...]) -> Uncertain:
         if size > 1 and (not value.shape or value.shape[axis] != size)
     )
     # The elements of the wide value are copies: their loads sit on another layout of the source.
-    return replace(
+    wide = replace(
         value,
         mean=jnp.broadcast_to(value.mean, shape),
         variance=jnp.broadcast_to(value.variance, shape),
@@ -106,6 +109,11 @@ def spread_to(value: Uncertain, shape: tuple[int, ...]) -> Uncertain:
         sums_to_one=None,
         neighbours=spread_neighbours(value.neighbours, value.variance, value.shape, shape),
     )
+    factor = factor_of(value)
+    if factor is None or not value.shape:
+        return wide
+    array = jnp.broadcast_to(factor.array, (*shape, factor.array.shape[-1]))
+    return with_factor(wide, array, spread_labels(factor.labels, shape), factor)
 
 
 def merge_static(values: Sequence[Uncertain]) -> Uncertain:

@@ -252,7 +252,7 @@ def _needs_positive(group: UnivariateGroup) -> bool:
         if any(uncertain) and primitives.needs_positive(equation.eqn, uncertain):
             return True
         if any(uncertain) and (
-            equation.name == "max" or primitives.is_affine(equation.eqn, uncertain)
+            equation.name in ("max", "abs") or primitives.is_affine(equation.eqn, uncertain)
         ):
             direct.add(equation.outputs[0])
     return False

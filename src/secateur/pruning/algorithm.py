@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from secateur.distributions import UnitNormal
 from secateur.options import check_count, check_key, complete_options
 from secateur.progress import Callback, Progress
 from secateur.pruning.budget import FULL_GRADE, Budget, make_budget
@@ -39,6 +40,8 @@ from secateur.trained import (
     open_data,
     resume,
 )
+from secateur.training.coordinates import condition_prior
+from secateur.training.devices import automatic_context
 from secateur.training.layout import Layout, flatten_priors
 from secateur.training.program import TrainingState, take_run
 from secateur.training.recipe import BeforeUpdate
@@ -58,6 +61,7 @@ _SHARED_OPTIONS = (
 )  # fmt: skip
 
 
+@automatic_context()
 def prune(
     trained: Trained,
     data: Any,
@@ -153,6 +157,7 @@ def prune(
     return result
 
 
+@automatic_context()
 def prune_many(
     models: Sequence[Trained], datasets: Sequence[Any], *, key: Array, **options: Any
 ) -> list[Trained]:
@@ -375,16 +380,21 @@ def _make_past_evidence(
     before any data and the posterior q from before the update, which is the update's prior.
     """
     first = flatten_priors(layout, before.priors)
-    changes = tuple(
-        prior.log_prob(0.0) - belief.log_prob(0.0)
-        for prior, belief in zip(first, take_run(start.prior, 0), strict=True)
-    )
+    beliefs = take_run(start.prior, 0)
     alive_before = before.flatten_alive(layout)
 
     def compute(state: TrainingState) -> Array:
-        cut = [a & ~b for a, b in zip(alive_before, take_run(state.alive, 0), strict=True)]
-        sums = (jnp.sum(jnp.where(c, d, 0)) for c, d in zip(cut, changes, strict=True))
-        return sum(sums, start=jnp.zeros(()))[None]
+        total = jnp.zeros(())
+        columns = zip(alive_before, take_run(state.alive, 0), first, beliefs, strict=True)
+        for before, now, prior, belief in columns:
+            cut = before & ~now
+            change = prior.log_prob(0.0)
+            if isinstance(belief, UnitNormal):
+                total += jnp.sum(condition_prior(belief, jnp.asarray(cut))[1])
+            else:
+                change = change - belief.log_prob(0.0)
+            total += jnp.sum(jnp.where(cut, change, 0))
+        return total[None]
 
     return compute
 

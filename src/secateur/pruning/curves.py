@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from secateur.pruning.conditioning import order_weights
 from secateur.pruning.moves import (
     Change,
     Move,
@@ -15,6 +16,7 @@ from secateur.pruning.moves import (
     cut_below,
     cut_lowest,
     join_by_run,
+    rank_weights,
     score_weights,
 )
 from secateur.reduction import CRITERIA
@@ -110,7 +112,7 @@ def sweep(
         raise ValueError("rates must be a list of shares between 0 and 1.")
     trainer, state = resume([trained], open_data(data, trained, size))
     curves = {c: compute_curve(trainer, state, c, shares) for c in criteria}
-    candidates = np.sum(join_by_run(score_weights(state, "bmr")) <= 0)
+    candidates = np.sum(join_by_run(order_weights(state, score_weights(state, "bmr"))) <= 0)
     rate = candidates / max(1, trained.live_weights)
     stop = compute_curve(trainer, state, "bmr", np.array([rate]))
     return Sweep(curves, float(rate), float(stop.estimated[0]), float(stop.free_energy[0]))
@@ -120,7 +122,7 @@ def compute_curve(
     trainer: Trainer, state: TrainingState, criterion: str, rates: np.ndarray
 ) -> Curve:
     """Judge a single run at several pruning rates."""
-    scores, delta_f = score_weights(state, criterion), score_weights(state, "bmr")
+    scores, delta_f = rank_weights(state, criterion), score_weights(state, "bmr")
     ordered = np.sort(join_by_run(scores)[0])
     live = int(np.sum(ordered < np.inf))
     start = float(trainer.evaluate(state)[0].free_energy.total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,14 +11,15 @@ import jax.numpy as jnp
 from jax import Array
 
 from secateur.beliefs import believe, priors
-from secateur.distributions import Normal
+from secateur.distributions import Normal, UnitNormal
 from secateur.model import BayesianModel
 from secateur.propagation import propagate
 from secateur.pruning.moves import Change
 from secateur.pytrees import uncertain_leaves
 from secateur.training.batches import cut_rows
 from secateur.training.blocks import RowBlock
-from secateur.training.layout import Coordinates, Layout, Vectors
+from secateur.training.coordinates import Coordinates, Vectors
+from secateur.training.layout import Layout
 from secateur.training.objective import accuracy
 from secateur.training.program import (
     Constants,
@@ -54,7 +56,11 @@ def compute_sensitivity(
 
     def compute(state: TrainingState, noise: Any, data: RowBlock) -> Sensitivity:
         forward = propagate(spec.f, "moments")
-        flat = state.weights.beliefs(state.alive)
+        # What a weight that comes back would add is independent of the others of its unit.
+        flat = tuple(
+            replace(q, is_whole=False) if isinstance(q, UnitNormal) else q
+            for q in state.weights.beliefs(state.alive)
+        )
 
         def piece_accuracy(flat: tuple[Normal, ...], rows: RowBlock, counts: Array) -> Array:
             prediction = forward(None, spec.layout.beliefs(flat, constants.certain), rows.inputs)
@@ -138,7 +144,7 @@ def _grow(layout: Layout, state: TrainingState, total: Any, fresh: Coordinates) 
             alive.append(state.alive[v] | wanted | idle)
             changed += jnp.sum(wanted | idle)
             estimated += jnp.sum(jnp.where(wanted, grown.delta_f, 0))
-        weights = Coordinates(tuple(means), tuple(logs))
+        weights = Coordinates(tuple(means), tuple(logs), state.weights.mixing)
         return Change(state._replace(weights=weights, alive=tuple(alive)), changed, estimated)
 
     return map_runs(grow, state, total, fresh)

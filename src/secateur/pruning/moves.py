@@ -15,9 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from secateur.pruning.conditioning import (
+    order_weights,
+    reduce_priors,
+    remove_from_vectors,
+)
 from secateur.reduction import prune_scores
+from secateur.training.coordinates import Vectors
 from secateur.training.hierarchy import credit_groups
-from secateur.training.layout import Coordinates, Vectors
 from secateur.training.program import ProgramSpec, TrainingState, map_runs
 
 
@@ -42,7 +47,7 @@ def make_weight_cut(spec: ProgramSpec, prior: Any = None) -> Move:
     """
 
     def cut_weights(state: TrainingState, share: np.ndarray) -> Change:
-        delta_f = score_weights(state, "bmr", prior=prior)
+        delta_f = order_weights(state, score_weights(state, "bmr", prior=prior), prior=prior)
         if spec.prior_groups is not None:
             delta_f = _credit_groups(spec, state, delta_f)
         limit = np.zeros(len(share))
@@ -50,7 +55,7 @@ def make_weight_cut(spec: ProgramSpec, prior: Any = None) -> Move:
             rows = join_by_run(delta_f)
             counts = np.ceil(share * np.sum(rows <= 0, axis=1)).astype(int)
             limit = np.minimum(find_limits(rows, counts), 0.0)
-        return cut_below(state, delta_f, delta_f, limit)
+        return cut_below(state, delta_f, delta_f, limit, prior=prior)
 
     return cut_weights
 
@@ -126,40 +131,54 @@ def cut_lowest(
 ) -> Change:
     """Cut a number of weights of each run, the lowest by a criterion."""
     delta_f = score_weights(state, "bmr", prior=prior)
+    scores = rank_weights(state, criterion, prior=prior)
+    return cut_below(state, scores, delta_f, find_limits(join_by_run(scores), counts), prior=prior)
+
+
+def rank_weights(state: TrainingState, criterion: str, *, prior: Any = None) -> Vectors:
+    """Return scores that order all weights; by "bmr", those of a unit greedily."""
     scores = score_weights(state, criterion, prior=prior)
-    return cut_below(state, scores, delta_f, find_limits(join_by_run(scores), counts))
+    return (
+        order_weights(state, scores, prior=prior, to_the_end=True) if criterion == "bmr" else scores
+    )
 
 
 def cut_below(
-    state: TrainingState, scores: Vectors, delta_f: Vectors, limits: np.ndarray
+    state: TrainingState,
+    scores: Vectors,
+    delta_f: Vectors,
+    limits: np.ndarray,
+    *,
+    prior: Any = None,
 ) -> Change:
     """Cut the live weights whose score does not exceed the limit of their run."""
-    return _cut_below(state, scores, delta_f, np.asarray(limits, scores[0].dtype))
+    return _cut_below(state, scores, delta_f, np.asarray(limits, scores[0].dtype), prior=prior)
 
 
 @jax.jit
-def _cut_below(state: TrainingState, scores: Vectors, delta_f: Vectors, limits: Array) -> Change:
+def _cut_below(
+    state: TrainingState, scores: Vectors, delta_f: Vectors, limits: Array, *, prior: Any = None
+) -> Change:
     def cut(state: TrainingState, scores: Vectors, delta_f: Vectors, limit: Array) -> Change:
         gone = tuple(a & (s <= limit) for a, s in zip(state.alive, scores, strict=True))
-        return remove_weights(state, gone, delta_f)
+        return remove_weights(state, gone, delta_f, prior=prior)
 
     return map_runs(cut, state, scores, delta_f, limits)
 
 
-def remove_weights(state: TrainingState, gone: Vectors, delta_f: Vectors) -> Change:
-    """Remove weights of one run: their places hold exactly 0 from now on."""
-    alive = tuple(a & ~g for a, g in zip(state.alive, gone, strict=True))
+def remove_weights(
+    state: TrainingState, gone: Vectors, delta_f: Vectors, *, prior: Any = None
+) -> Change:
+    """Remove weights of one run: their places hold exactly 0 from now on.
 
-    def hold(values: Vectors) -> Vectors:
-        return tuple(jnp.where(a, v, 0) for a, v in zip(alive, values, strict=True))
-
-    weights = Coordinates(hold(state.weights.means), hold(state.weights.log_deviations))
-    pairs = list(zip(gone, delta_f, strict=True))
-    return Change(
-        state._replace(weights=weights, alive=alive),
-        sum(jnp.sum(g) for g, _ in pairs),
-        sum(jnp.sum(jnp.where(g, d, 0)) for g, d in pairs),
-    )
+    Weights of units with covariance are conditioned on that, and the expected change is exact for
+    the set that goes; otherwise it is the sum of delta_f.
+    """
+    priors = state.prior if prior is None else prior
+    weights, alive, estimated = remove_from_vectors(state, gone, delta_f, priors)
+    changed = sum(jnp.sum(g) for g in gone)
+    new = state._replace(weights=weights, alive=alive, prior=reduce_priors(state, gone))
+    return Change(new, changed, estimated)
 
 
 def count_live(state: TrainingState) -> np.ndarray:

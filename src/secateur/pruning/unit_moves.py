@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from secateur.pruning.conditioning import score_joint
 from secateur.pruning.moves import (
     Change,
     Move,
@@ -20,7 +21,8 @@ from secateur.pruning.moves import (
     score_weights,
 )
 from secateur.structure import Units
-from secateur.training.layout import Layout, Place, Vectors
+from secateur.training.coordinates import Vectors
+from secateur.training.layout import Layout, Place
 from secateur.training.program import TrainingState, map_runs
 
 
@@ -82,28 +84,59 @@ def _add(total: Array, labels: np.ndarray, values: Array) -> Array:
 
 
 @partial(jax.jit, static_argnames=("grouping",))
-def score_units(state: TrainingState, delta_f: Vectors, *, grouping: Grouping) -> Array:
-    """Sum delta_f over the live weights of each unit; +inf where none is alive."""
+def score_units(
+    state: TrainingState, delta_f: Vectors, *, grouping: Grouping, prior: Any = None
+) -> Array:
+    """Score each unit for removal as a whole; +inf where none of its weights is alive.
 
-    def score(alive: Vectors, delta_f: Vectors) -> Array:
-        live = tuple(jnp.where(a, d, 0) for a, d in zip(alive, delta_f, strict=True))
-        sums = grouping.sum_units(live)
-        counts = grouping.sum_units(
-            tuple(a.astype(d.dtype) for a, d in zip(alive, live, strict=True))
+    The score is the sum of delta_f over its live weights; of those that have a covariance, it is
+    the joint ln p(0) − ln q(0).
+    """
+
+    def score(state: TrainingState, delta_f: Vectors) -> Array:
+        mixing = state.weights.mixing or (None,) * len(delta_f)
+        live = tuple(
+            jnp.where(a, d, 0) if o is None else jnp.zeros_like(d)
+            for a, d, o in zip(state.alive, delta_f, mixing, strict=True)
         )
-        return jnp.where(counts > 0.5, sums, jnp.inf)
+        sums = grouping.sum_units(live)
+        if state.weights.mixing:
+            priors = state.prior if prior is None else prior
 
-    return map_runs(score, state.alive, delta_f)
+            def score_one(number: Array) -> Array:
+                members = grouping.mark_members(jnp.arange(grouping.count) == number)
+                return score_joint(state, members, priors)
+
+            sums = sums + jax.lax.map(score_one, jnp.arange(grouping.count))
+        return jnp.where(_count_units(grouping, state.alive) > 0.5, sums, jnp.inf)
+
+    return map_runs(score, state, delta_f)
+
+
+@partial(jax.jit, static_argnames=("grouping",))
+def count_units(state: TrainingState, *, grouping: Grouping) -> Array:
+    """Return the number of live weights of each unit; +inf where there are none."""
+
+    def count(alive: Vectors) -> Array:
+        counts = _count_units(grouping, alive)
+        return jnp.where(counts > 0.5, counts, jnp.inf)
+
+    return map_runs(count, state.alive)
+
+
+def _count_units(grouping: Grouping, alive: Vectors) -> Array:
+    return grouping.sum_units(tuple(a.astype(grouping.layout.dtype) for a in alive))
 
 
 @partial(jax.jit, static_argnames=("grouping",))
 def _cut_units(
-    state: TrainingState, scores: Array, delta_f: Vectors, limits: Array, *, grouping: Grouping
-) -> Change:
+    state: TrainingState, scores: Array, delta_f: Vectors, limits: Array, *, grouping: Grouping,
+    prior: Any = None,
+) -> Change:  # fmt: skip
     def cut(state: TrainingState, scores: Array, delta_f: Vectors, limit: Array) -> Change:
         members = grouping.mark_members(scores <= limit)
         gone = tuple(a & m for a, m in zip(state.alive, members, strict=True))
-        return remove_weights(state, gone, delta_f)
+        return remove_weights(state, gone, delta_f, prior=prior)
 
     return map_runs(cut, state, scores, delta_f, limits)
 
@@ -118,13 +151,12 @@ def make_unit_cut(grouping: Grouping, prior: Any = None) -> Move:
 
     def cut_units(state: TrainingState, share: np.ndarray) -> Change:
         delta_f = score_weights(state, "bmr", prior=prior)
-        scores = score_units(state, delta_f, grouping=grouping)
+        scores = score_units(state, delta_f, grouping=grouping, prior=prior)
         rows = np.asarray(scores)
         counts = np.ceil(share * np.sum(rows <= 0, axis=1)).astype(int)
         limits = np.minimum(find_limits(rows, counts), 0.0)
-        return _cut_units(
-            state, scores, delta_f, jnp.asarray(limits, scores.dtype), grouping=grouping
-        )
+        limits = jnp.asarray(limits, scores.dtype)
+        return _cut_units(state, scores, delta_f, limits, grouping=grouping, prior=prior)
 
     return cut_units
 
@@ -140,14 +172,13 @@ def make_unit_budget_cut(grouping: Grouping, most_weights: int, prior: Any = Non
 
     def cut_towards(state: TrainingState, share: np.ndarray) -> Change:
         delta_f = score_weights(state, "bmr", prior=prior)
-        scores = score_units(state, delta_f, grouping=grouping)
-        ones = tuple(jnp.ones_like(d) for d in delta_f)
-        sizes = np.asarray(score_units(state, ones, grouping=grouping))
+        scores = score_units(state, delta_f, grouping=grouping, prior=prior)
+        sizes = np.asarray(count_units(state, grouping=grouping))
         rows, excess = np.asarray(scores), find_excess(state, most_weights)
         # Units that share weights remove fewer than the sum of their sizes; the next round goes on.
         counts = [_count_lowest(*one) for one in zip(rows, sizes, excess, strict=True)]
         limits = jnp.asarray(find_limits(rows, np.array(counts)), scores.dtype)
-        return _cut_units(state, scores, delta_f, limits, grouping=grouping)
+        return _cut_units(state, scores, delta_f, limits, grouping=grouping, prior=prior)
 
     return cut_towards
 

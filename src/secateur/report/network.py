@@ -1,4 +1,4 @@
-"""Every weight before and after pruning, the inputs that they serve, and what inputs are worth."""
+"""The weights before and after pruning, the inputs that they use, and the effect of each input."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = [
     "find_weight_arrays",
 ]
 
-# Networks of up to this number of weights are recorded in full. Of larger ones only the survivors
-# are, at most as many, and of the weights before pruning as many as a picture can show.
+# Networks of up to this many weights are recorded in full. For larger ones, at most as many of the
+# remaining weights are recorded, and as many weights before pruning as a picture can show.
 MAX_WEIGHTS = 20_000
 MAX_BEFORE = 2_000
-# What the worth of inputs is found from: rows, columns (each is shuffled) and shuffles of a column.
+# For the effects of inputs: maximum numbers of rows, shuffled columns, and shuffles per column.
 MAX_ROWS, MAX_COLUMNS, SHUFFLES = 2_000, 300, 3
 
 
@@ -37,10 +37,10 @@ class WeightArray(NamedTuple):
     """One array of weights.
 
     Attributes:
-        path: Its place in the model's parameters.
+        path: Path in the model's parameters.
         mean: Means.
         variance: Variances, 0 where a weight was pruned.
-        delta_f: Change of the free energy if a weight is removed, inf where it was.
+        delta_f: Change of the free energy if a weight is removed, inf if it was already pruned.
     """
 
     path: str
@@ -50,23 +50,23 @@ class WeightArray(NamedTuple):
 
     @property
     def live(self) -> np.ndarray:
-        """Return which weights are left."""
+        """Return the mask of the remaining weights."""
         return self.variance > 0
 
 
 def find_weight_arrays(trained: Trained) -> list[WeightArray]:
-    """Return the uncertain arrays of a model, with what removing each weight would change."""
+    """Return the uncertain arrays of a model, with the change from removing each weight."""
     leaves, paths, treedef = flatten_beliefs(trained.beliefs)
     leaf_priors = align_tree(trained.priors, treedef, "priors")
     uncertain = [k for k, leaf in enumerate(leaves) if is_belief(leaf)]
     beliefs, priors = [leaves[k] for k in uncertain], [leaf_priors[k] for k in uncertain]
-    # As one program: step by step, every operation would be compiled for every shape.
+    # In one program; otherwise every operation would be compiled for every shape.
     scores = jax.jit(prune_scores)(beliefs, priors)
     arrays = [
         WeightArray(paths[k], *np.broadcast_arrays(*map(np.asarray, (q.mean, q.variance, s))))
         for k, q, s in zip(uncertain, beliefs, scores, strict=True)
     ]
-    # Within a layer, matrices before biases: as one reads it.
+    # Within a layer, matrices come before biases.
     layers = [array.path.rpartition("[")[0] for array in arrays]
     order = sorted(
         range(len(arrays)), key=lambda k: (layers.index(layers[k]), -arrays[k].mean.ndim)
@@ -75,7 +75,7 @@ def find_weight_arrays(trained: Trained) -> list[WeightArray]:
 
 
 def describe_weights(before: list[WeightArray], after: list[WeightArray]) -> list[dict[str, Any]]:
-    """Return every array as the record holds it; see `make_record`."""
+    """Return every array in the form of the record; see `make_record`."""
     total = sum(array.mean.size for array in before)
     if total <= MAX_WEIGHTS:
         first: list = [None] * len(before)
@@ -111,7 +111,7 @@ def _describe_array(array: WeightArray, indices: np.ndarray | None) -> dict[str,
 
 
 def _find_strongest(arrays: list[WeightArray], limit: int) -> list[np.ndarray]:
-    """Return, by array, the indices of the live weights that it would cost most to remove."""
+    """Return, by array, the indices of the live weights that are costliest to remove."""
     ends = np.cumsum([array.mean.size for array in arrays])
     live = np.flatnonzero(np.concatenate([array.live.ravel() for array in arrays]))
     costs = np.concatenate([array.delta_f.ravel() for array in arrays])[live]
@@ -129,8 +129,8 @@ class DenseGraph(NamedTuple):
 
     Attributes:
         sizes: Number of nodes of every layer, inputs first.
-        leads: By layer, which nodes still lead to an output.
-        used: By layer, which of these are themselves fed, by a weight or a bias.
+        leads: By layer, the nodes that still lead to an output.
+        used: By layer, those among them that also receive a weight or a bias.
     """
 
     sizes: list[int]
@@ -139,7 +139,7 @@ class DenseGraph(NamedTuple):
 
     @property
     def inputs_in_use(self) -> np.ndarray:
-        """Return which inputs still have an influence."""
+        """Return the inputs that still have an influence."""
         return self.leads[0]
 
     @property
@@ -149,7 +149,7 @@ class DenseGraph(NamedTuple):
 
 
 def find_dense_graph(beliefs: Any) -> DenseGraph | None:
-    """Return the graph of what is left of a network, or None if it has other layers than dense.
+    """Return the graph of the remaining network, or None if it has layers other than dense.
 
     Args:
         beliefs: Beliefs about the parameters of a `secateur.networks.Dense`.
@@ -193,19 +193,19 @@ def describe_inputs(
     held_out: tuple[Any, Any] | None,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """Return every input with the weights that it has left and what it is worth.
+    """Return every input with its remaining weights and its effect.
 
     `delta_f` is the sum over its live weights, the estimated cost in nats of removing the input;
-    `effect` is what shuffling its column among held-out rows takes from their log-likelihood, in
-    nats per row, for inputs that still have an influence.
+    `effect` is the drop in log-likelihood on held-out rows when its column is shuffled, in nats
+    per row, for inputs that still have an influence.
 
     Args:
         inputs: Name, column and kind of every input.
         pruned: The model after pruning.
         before: Its weights before pruning.
         after: Its weights after pruning.
-        graph: Graph of what is left, or None.
-        held_out: Inputs and targets that the model has not seen, or None.
+        graph: Graph of the remaining network, or None.
+        held_out: Inputs and targets of held-out rows, or None.
         seed: Seed of the shuffling.
     """
     described = [
@@ -228,7 +228,7 @@ def describe_inputs(
 
 
 def _find_input_arrays(arrays: list[WeightArray]) -> list[WeightArray]:
-    """Return the matrices of a dense network that inputs feed: the first, and the linear path."""
+    """Return the matrices that a dense network applies to inputs: the first, the linear path."""
     matrices = [array for array in arrays if array.mean.ndim == 2]
     return matrices[:1] + [array for array in matrices[1:] if array.path == "['linear']"]
 
@@ -240,7 +240,7 @@ def _find_effects(
     held_out: tuple[Any, Any] | None,
     seed: int,
 ) -> dict[int, float]:
-    """Return the effect of the inputs that have an influence; those of one column share it."""
+    """Return the effects of influential inputs; inputs from one column share theirs."""
     columns: dict[str, list[int]] = {}
     for index, entry in enumerate(inputs):
         columns.setdefault(entry["column"], []).append(index)

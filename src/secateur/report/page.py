@@ -1,4 +1,4 @@
-"""A record as one HTML file that needs nothing else: no network, no library."""
+"""The report as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _MINUS, _DASH, _THIN = "−", "–", "\u2009"
 
 
 def write_report(record: dict[str, Any], path: str | os.PathLike) -> None:
-    """Write the report of a run: one HTML file, whole or not at all.
+    """Write the report of a run as one HTML file, atomically.
 
     Args:
         record: Record from `make_record` or `read_record`.
         path: File to write.
 
     Raises:
-        RecordError: The record is damaged, or is something else.
+        RecordError: The record is damaged, or is not a record.
     """
     write_file(Path(path), render_page(record))
 
 
 def render_page(record: dict[str, Any]) -> str:
-    """Return the report as text."""
+    """Return the report as HTML."""
     check_record(record)
     style = _read_part("style.css")
     script = "(() => {\n'use strict';\n" + "".join(map(_read_part, _SCRIPTS)) + "})();\n"
@@ -46,7 +46,7 @@ def render_page(record: dict[str, Any]) -> str:
             view=_make_view(record),
             style=style,
             script=script,
-            # Only what we wrote may run, so that nothing from the data ever can.
+            # Only our own scripts may run, and nothing from the data.
             style_hash=_hash_content(style),
             script_hash=_hash_content(script),
         )  # fmt: skip
@@ -65,7 +65,7 @@ def _make_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # What is not finite is not JSON; a browser would refuse it.
+    # Numbers that are not finite are not valid JSON.
     compact = {"allow_nan": False, "separators": (",", ":"), "ensure_ascii": False}
     environment.policies["json.dumps_kwargs"] = compact
     environment.filters |= _FILTERS
@@ -80,11 +80,11 @@ def _hash_content(content: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
 
 
-# --- what the page shows --------------------------------------------------------------------------
+# --- contents of the page -------------------------------------------------------------------------
 
 
 def _make_view(record: dict[str, Any]) -> dict[str, Any]:
-    """Return what the page shows beside the record itself."""
+    """Return the contents of the page that are derived from the record."""
     layers = _name_leaves(record)
     inputs = sorted(record["inputs"], key=_find_worth, reverse=True)
     return {
@@ -97,7 +97,7 @@ def _make_view(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _name_leaves(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return names of the arrays that people can read, with their counts before and after."""
+    """Return readable names of the arrays, with their counts before and after."""
     layers = len(record["network"]["sizes"]) - 1 if record["network"] else 0
     arrays = []
     for leaf in record["leaves"]:
@@ -122,19 +122,19 @@ def _find_worth(entry: dict[str, Any]) -> float:
 
 
 def _make_measures(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the figures on held-out rows: name, text, and which way is better."""
+    """Return the scores on held-out rows: name, text, and whether lower or higher is better."""
     if not record["held_out"]:
         return []
     known = (
         ("rmse", "root-mean-square error (RMSE)", significant, "lower is better"),
         ("mean_absolute_error", "mean absolute error", significant, "lower is better"),
-        ("r_squared", "R², share of the variance explained", lambda v: figure(v, 3),
+        ("r_squared", "R², fraction of the variance explained", lambda v: figure(v, 3),
          "higher is better"),
         ("accuracy", "accuracy", percent, "higher is better"),
         ("base_rate", "base rate, accuracy of the most frequent class", percent, ""),
         ("log_likelihood", "log-likelihood per row, nats", lambda v: figure(v, 3),
          "higher is better"),
-        ("coverage_95", "95 % coverage", percent, "95 % is right"),
+        ("coverage_95", "95 % coverage", percent, "95 % is ideal"),
         ("calibration_error", "calibration error", percent, "lower is better"),
     )  # fmt: skip
     stages = {
@@ -151,7 +151,7 @@ def _make_measures(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _choose_chart_data(record: dict[str, Any], layers: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the part of the record that charts are drawn from."""
+    """Return the part of the record that the charts use."""
     parts = ("task", "history", "rounds", "leaves", "network", "inputs", "targets", "held_out")
     return {name: record[name] for name in parts} | {
         "names": [leaf["name"] for leaf in layers],
@@ -159,11 +159,11 @@ def _choose_chart_data(record: dict[str, Any], layers: list[dict[str, Any]]) -> 
     }
 
 
-# --- numbers as people read them ------------------------------------------------------------------
+# --- formatting of numbers ------------------------------------------------------------------------
 
 
 def figure(value: float | None, digits: int = 1) -> str:
-    """Return a number with a given number of decimals, thousands apart, and a real minus sign.
+    """Format a number with thousands separators and a typographic minus sign.
 
     >>> figure(-1234.56), figure(None)
     ('−1\u2009234.6', '–')
@@ -177,13 +177,13 @@ def figure(value: float | None, digits: int = 1) -> str:
 
 
 def change(value: float | None, digits: int = 1) -> str:
-    """Return a difference, with its sign always shown."""
+    """Format a difference with an explicit sign."""
     shown = figure(value, digits)
     return "+" + shown if value is not None and shown[0] != _MINUS and shown.strip("0.") else shown
 
 
 def significant(value: float | None, digits: int = 3) -> str:
-    """Return a number in unknown units, with a given number of digits, whatever its size.
+    """Format a number with a given number of significant digits.
 
     >>> significant(57.32), significant(0.001234), significant(123456.0)
     ('57.3', '0.00123', '123\u2009456')
@@ -197,12 +197,12 @@ def significant(value: float | None, digits: int = 3) -> str:
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """Return a share as a percentage."""
+    """Format a fraction as a percentage."""
     return _DASH if share is None else f"{figure(100 * share, digits)}{_THIN}%"
 
 
 def duration(seconds: float | None) -> str:
-    """Return a time as people say it.
+    """Format a duration.
 
     >>> duration(9.56), duration(754)
     ('9.6 s', '12 min 34 s')
@@ -218,7 +218,7 @@ def duration(seconds: float | None) -> str:
 
 
 def setting(value: Any) -> str:
-    """Return the value of a setting."""
+    """Format the value of a setting."""
     if value is None:
         return "not set"
     if isinstance(value, bool):
@@ -231,7 +231,7 @@ def setting(value: Any) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """Return a count with its noun.
+    """Format a count with its noun.
 
     >>> plural(1, "round"), plural(1200, "weight")
     ('1 round', '1\u2009200 weights')

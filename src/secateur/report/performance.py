@@ -1,4 +1,4 @@
-"""How good a model is on rows that it has not seen, before and after pruning."""
+"""Scores of a model on held-out rows, before and after pruning."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["describe_performance", "find_class_probabilities", "score_prediction
 LEVELS = np.arange(1, 20) / 20  # nominal coverage
 INTERVAL = 0.95
 BINS = 10  # of predicted probability
-MAX_TARGETS = 6  # that are shown one by one
+MAX_TARGETS = 6  # shown individually
 MAX_POINTS = 500  # rows whose residuals are shown
-MAX_CLASSES = 20  # that a table of confusions shows
+MAX_CLASSES = 20  # shown in a confusion matrix
 
 
 def describe_performance(
@@ -36,12 +36,12 @@ def describe_performance(
     targets: list[dict[str, Any]],
     average: Average | None = None,
 ) -> dict[str, Any]:
-    """Return figures for all targets together, and calibration and residuals for each.
+    """Return scores for all targets together, and calibration and residuals for each.
 
     Args:
         fitted: The model before pruning.
         pruned: The model after pruning.
-        data: Inputs and targets that neither has seen.
+        data: Inputs and targets of held-out rows.
         task: "regression" or "classification".
         targets: Name and classes of every target.
         average: Pruned models that predict together, whose figures are "averaged"; or None.
@@ -64,17 +64,18 @@ def describe_performance(
 def score_prediction(
     prediction: Predictive, y: np.ndarray, *, likelihood: Likelihood
 ) -> dict[str, Any]:
-    """Return how good a prediction is.
+    """Score a prediction.
 
-    Numbers: `rmse`, `mean_absolute_error`, `r_squared` and `coverage_95`, the share of targets in
-    their central 95 % interval; with several targets, over all of them (`r_squared` is the mean of
-    theirs). Classes: `accuracy`, `base_rate` (the accuracy of the most frequent class of `y`),
-    `coverage_95` (the share of rows whose class is in the smallest set of classes of 95 %
-    probability) and `calibration_error`. Always: `log_likelihood`, in nats per row.
+    For regression: `rmse`, `mean_absolute_error`, `r_squared` and `coverage_95`, the fraction of
+    targets in their central 95 % interval; with several targets, over all of them (`r_squared` is
+    the mean over targets). For classification: `accuracy`, `base_rate` (the accuracy of always
+    predicting the most frequent class of `y`), `coverage_95` (the fraction of rows whose class is
+    in the smallest set of classes with 95 % probability) and `calibration_error`. In both cases:
+    `log_likelihood`, in nats per row.
 
     Args:
-        prediction: What a model says of the rows.
-        y: What the targets are.
+        prediction: Prediction of the rows.
+        y: True targets.
         likelihood: Likelihood of the model.
     """
     scores = {"log_likelihood": round_number(np.mean(prediction.log_density(y)))}
@@ -99,12 +100,12 @@ def score_prediction(
 def score_targets(prediction: Predictive, y: np.ndarray) -> list[dict[str, Any]]:
     """Return `rmse`, `r_squared`, `mean_absolute_error` and `coverage_95` of every target.
 
-    R² = 1 − Σ (y − mean)² / Σ (y − ȳ)², with ȳ the mean of the rows that are judged; it is None
-    where they are all alike.
+    R² = 1 − Σ (y − mean)² / Σ (y − ȳ)², with ȳ the mean of these rows; it is None if all targets
+    are equal.
 
     Args:
-        prediction: What a model says of the rows.
-        y: What the targets are, of shape (rows, targets).
+        prediction: Prediction of the rows.
+        y: True targets, of shape (rows, targets).
     """
     columns = y.astype(np.float64).reshape(len(y), -1)
     errors = prediction.mean.reshape(columns.shape) - columns
@@ -154,7 +155,7 @@ def _add_numbers(
 
 
 def _make_points(prediction: Predictive, y: np.ndarray) -> dict[str, np.ndarray]:
-    """Return what is shown of single rows: all of them, or some that are evenly spread."""
+    """Return the rows to show individually: all of them, or an evenly spaced subset."""
     rows = len(y)
     shown = np.unique(np.linspace(0, rows - 1, min(rows, MAX_POINTS)).round().astype(int))
     low, high = prediction.interval(INTERVAL)
@@ -171,7 +172,7 @@ def _make_points(prediction: Predictive, y: np.ndarray) -> dict[str, np.ndarray]
 
 
 def find_class_probabilities(prediction: Predictive) -> np.ndarray:
-    """Return the probability of every class, of shape (rows, classes): of yes or no, both."""
+    """Return the probability of every class, shape (rows, classes), also for binary targets."""
     probabilities = prediction.probabilities
     if probabilities.ndim == 2 and probabilities.shape[1] > 1:
         return probabilities
@@ -218,7 +219,7 @@ def _find_bins(confidence: np.ndarray) -> np.ndarray:
 
 
 def _make_bins(confidence: np.ndarray, is_right: np.ndarray) -> list[dict[str, Any]]:
-    """Return, by bin of confidence, how sure the model was and how often it was right."""
+    """Return, by bin of confidence, the mean confidence and the accuracy."""
     bins = _find_bins(confidence)
     return [
         {
@@ -232,19 +233,19 @@ def _make_bins(confidence: np.ndarray, is_right: np.ndarray) -> list[dict[str, A
 
 
 def _find_calibration_error(confidence: np.ndarray, is_right: np.ndarray) -> float:
-    """Return |confidence − share that is right|, averaged over rows by bin."""
+    """Return |confidence − accuracy| by bin, averaged over rows."""
     bins = _find_bins(confidence)
     gaps = [abs((confidence - is_right)[bins == b].sum()) for b in range(BINS)]
     return float(np.sum(gaps) / len(is_right))
 
 
 def find_likely_sets(probabilities: np.ndarray, labels: np.ndarray, level: float) -> np.ndarray:
-    """Whether each label is in the smallest set of classes of at least this probability.
+    """Whether each label is in the smallest set of classes with at least this probability.
 
     Args:
-        probabilities: Of shape (rows, classes).
-        labels: Numbers of classes, of shape (rows,).
-        level: Probability that the set must have.
+        probabilities: Class probabilities of shape (rows, classes).
+        labels: Class indices of shape (rows,).
+        level: Minimum probability of the set.
     """
     own = np.take_along_axis(probabilities, labels[:, None], axis=1)
     likelier = np.where(probabilities > own, probabilities, 0).sum(axis=1)

@@ -1,4 +1,4 @@
-"""The record of a run: everything that the report shows, as JSON can hold it."""
+"""The record of a run: everything that the report shows, in a form that JSON can hold."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from secateur.trained import Trained
 __all__ = ["make_record"]
 
 TASKS = ("regression", "classification")
-# More points than a chart has pixels show nothing more.
+# A chart cannot show more points than it has pixels.
 _MAX_POINTS = 1_200
 
 
@@ -52,29 +52,29 @@ def make_record(
     seconds: float,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Gather what there is to report of a run.
+    """Collect everything that is reported about a run.
 
     Args:
         fitted: The model before pruning.
         pruned: The model after pruning.
         average: Pruned restarts that predict together, if the run averages them.
-        candidates: Structures that the model was chosen from; see `secateur.selection`.
-        caveats: What a user should know of the model, in sentences.
-        inputs: For every input of the network, in order, its `name`, the `column` of the table that
-            it was made from, and its `kind`: "number", "boolean" or "category".
+        candidates: Structures among which the model was chosen; see `secateur.selection`.
+        caveats: Warnings about the model, in sentences.
+        inputs: For every input of the network, in order, its `name`, the `column` of the table from
+            which it was made, and its `kind`: "number", "boolean" or "category".
         targets: For every target its `name` and, if it is a class, its `classes`.
         task: "regression" or "classification".
         settings: Settings of the run, shown as a table.
         command: Command that repeats the run.
         data: `name`, `rows`, `train_rows` and `held_out_rows`.
-        held_out: Inputs and targets, as `fit` takes them, that neither model has seen; or None.
+        held_out: Inputs and targets of held-out rows, in the form that `fit` takes, or None.
         seconds: Duration of the run.
         seed: Seed of the shuffling that shows which inputs matter.
 
     Returns:
-        A dictionary that JSON can hold, at most a few MB. Numbers that are not finite are None.
-        Networks of up to 20 000 weights have all of them in it, before and after; larger ones the
-        weights that are left.
+        A dictionary that JSON can hold, of at most a few MB. Numbers that are not finite are None.
+        For networks of up to 20 000 weights it contains all weights before and after pruning; for
+        larger ones, the remaining weights.
     """
     if task not in TASKS:
         raise ValueError(f"task={task!r}. Supported: {', '.join(TASKS)}.")
@@ -149,7 +149,7 @@ def _describe_energy(trained: Trained) -> dict[str, Any]:
 
 
 def _describe_rounds(pruned: Trained) -> list[dict[str, Any]]:
-    """Return the rounds with their figures, in nats."""
+    """Return the rounds with their free energies, in nats."""
     return [
         {
             "move": r.move,
@@ -172,9 +172,9 @@ def _describe_rounds(pruned: Trained) -> list[dict[str, Any]]:
 
 
 def describe_history(pruned: Trained) -> dict[str, Any]:
-    """Return free energy parts by epoch, thinned, with where each round's training began.
+    """Return the parts of the free energy by epoch, thinned, and the start of each training.
 
-    Neighbouring epochs are averaged, but never those of two trainings.
+    Neighbouring epochs are averaged, but only within one training.
 
     Args:
         pruned: A model with its history and its rounds.
@@ -182,7 +182,7 @@ def describe_history(pruned: Trained) -> dict[str, Any]:
     history = pruned.history
     total = len(history)
     lengths = [0 if r.history is None else len(r.history) for r in pruned.rounds]
-    # Rounds stand at the end of the history; what is before them is the first training.
+    # Rounds are at the end of the history; what precedes them is the first training.
     starts = (total - np.cumsum(lengths[::-1], dtype=int)[::-1]).tolist()
     per_epoch = max(1.0, total / max(1, pruned.epochs))
     edges = _find_edges([0, *starts, total])
@@ -200,7 +200,7 @@ def describe_history(pruned: Trained) -> dict[str, Any]:
 
 
 def _find_edges(trainings: list[int]) -> np.ndarray:
-    """Return where points begin, for trainings that begin (and the last one ends) at epochs."""
+    """Return the first epochs of the points, given the first epochs of the trainings."""
     total = trainings[-1]
     width = max(1, -(-total // _MAX_POINTS))
     edges = {total}

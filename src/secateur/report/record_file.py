@@ -1,4 +1,4 @@
-"""Records of runs as JSON: values that JSON can hold, and files that are checked when read."""
+"""Records of runs as JSON: conversion of values, and files that are checked when read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["FORMAT", "VERSION", "RecordError", "read_record"]
 
 FORMAT = "secateur run"
 VERSION = 3
-# Significant digits of numbers, and of the weights, of which there are many.
+# Significant digits of numbers, and of weights, which are many.
 DIGITS, WEIGHT_DIGITS = 7, 5
 MAX_TEXT = 200
 
@@ -28,15 +28,15 @@ _PARTS: dict[str, Any] = {
 
 
 class RecordError(ValueError):
-    """A file that is damaged, or is not the record of a run."""
+    """A file that is damaged or is not the record of a run."""
 
 
 def read_record(path: str | os.PathLike) -> dict[str, Any]:
     """Read a record that was saved as JSON (a run's `run.json`).
 
     Raises:
-        RecordError: The file is damaged, is something else, or has another version.
-        FileNotFoundError: There is no such file.
+        RecordError: The file is damaged, is not a record, or has another version.
+        FileNotFoundError: The file does not exist.
     """
     path = Path(path)
     try:
@@ -51,7 +51,7 @@ def read_record(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def check_record(record: Any, name: str = "the record") -> None:
-    """Raise a RecordError unless it is a record that this version can show."""
+    """Raise a RecordError unless this is a record that this version can show."""
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise RecordError(
             f"{name} is not the record of a run: its format is not {FORMAT!r}. Give the folder of "
@@ -80,7 +80,7 @@ def _refuse_constant(constant: str) -> None:
 
 
 def round_number(value: Any, digits: int = DIGITS) -> float | int | None:
-    """Return a number with few significant digits, or None if it is not finite.
+    """Round a number to a few significant digits; None if it is not finite.
 
     >>> round_number(3.14159265, 3), round_number(float("nan")), round_number(120_000_000)
     (3.14, None, 120000000)
@@ -92,7 +92,7 @@ def round_number(value: Any, digits: int = DIGITS) -> float | int | None:
 
 
 def round_numbers(values: Any, digits: int = DIGITS) -> list[float | int | None]:
-    """Return an array, flattened, as numbers with few significant digits."""
+    """Return a flattened array as numbers with a few significant digits."""
     return [round_number(v, digits) for v in np.asarray(values).ravel().tolist()]
 
 
@@ -103,7 +103,7 @@ def shorten_text(value: Any) -> str:
 
 
 def to_plain(value: Any) -> Any:
-    """Return any value (settings, say) as JSON can hold it; what is unknown as its text.
+    """Convert a value, such as a setting, for JSON; unknown types become strings.
 
     >>> to_plain({"hidden": (20, 10), "rate": np.float32(0.5), "minutes": float("inf")})
     {'hidden': [20, 10], 'rate': 0.5, 'minutes': 'inf'}

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from secateur.equations import Equation, Interpreter, RuleTable, primitives
+from secateur.equations.primitives import Kind, Policy
 from secateur.structure.labels import ANY, DATA, AxisLabels, Labels, Partition
 
 
@@ -19,9 +20,21 @@ class LabelRules(Interpreter):
 
     partition: Partition
     rules = RuleTable()
+    policies = primitives.policies(
+        Kind.CONTROL_FLOW, Kind.COPY, Kind.CONVERSION, Kind.ARITHMETIC, Kind.SMOOTH, Kind.KINKED,
+        Kind.STEP, Kind.COMPARISON, Kind.LOGIC, Kind.CHOICE, Kind.SPECIAL, Kind.MOVE, Kind.JOIN,
+        Kind.LOOKUP, Kind.UPDATE, Kind.SEGMENT, Kind.CONTRACTION, Kind.ADDITION, Kind.REDUCTION,
+        Kind.LOGICAL_REDUCTION, Kind.ARGUMENT, Kind.WINDOW, Kind.CUMULATIVE, Kind.ORDER,
+        Kind.COMPLEX, Kind.GENERATOR, Kind.RANDOM, otherwise=Policy.FREEZE,
+    )  # fmt: skip
+
+    @classmethod
+    def knows(cls, name: str) -> bool:
+        """Whether a primitive freezes no more axes than it has to."""
+        return cls.has_rule(name) or primitives.KINDS.get(name) is Kind.MIXTURE
 
     def apply_default(self, equation: Equation, operands: list[AxisLabels]) -> list[AxisLabels]:
-        """Let an equation that is not known mix everything, so that no unit is left."""
+        """Let an equation that has no rule mix everything, so that no unit is left."""
         for value in operands:
             for labels in value.labels:
                 self.partition.freeze(labels)
@@ -34,7 +47,14 @@ class LabelRules(Interpreter):
 _declare = LabelRules.rules.declare
 
 
-@_declare(*primitives.ELEMENTWISE)
+@_declare(*primitives.SIDE_BY_SIDE)
+def _side_by_side(
+    search: LabelRules, equation: Equation, values: list[AxisLabels]
+) -> list[AxisLabels]:
+    return values
+
+
+@_declare(*(primitives.ELEMENTWISE - primitives.SIDE_BY_SIDE), "complex", "real", "imag", "conj")
 def _elementwise(
     search: LabelRules, equation: Equation, values: list[AxisLabels]
 ) -> list[AxisLabels]:
@@ -92,6 +112,16 @@ def _broadcast(
             labels[place], vanishes[place] = x.labels[axis], x.vanishes[axis]
         elif x.labels[axis][0] == DATA:
             labels[place] = np.full(shape[place], DATA)
+    return [AxisLabels(tuple(labels), tuple(vanishes), x.zero)]
+
+
+@_declare("expand_dims")
+def _expand(search: LabelRules, equation: Equation, values: list[AxisLabels]) -> list[AxisLabels]:
+    x, *_ = values
+    labels, vanishes = list(x.labels), list(x.vanishes)
+    for axis in sorted(equation.params["dimensions"]):
+        labels.insert(axis, np.full(1, ANY))
+        vanishes.insert(axis, x.zero)
     return [AxisLabels(tuple(labels), tuple(vanishes), x.zero)]
 
 
@@ -248,7 +278,7 @@ def _dot(search: LabelRules, equation: Equation, values: list[AxisLabels]) -> li
 
 @_declare("conv_general_dilated")
 def _conv(search: LabelRules, equation: Equation, values: list[AxisLabels]) -> list[AxisLabels]:
-    x, w = values
+    x, w, *_ = values
     params = equation.params
     numbers, groups = params["dimension_numbers"], params["feature_group_count"]
     out_shape = equation.outputs[0].shape
@@ -313,43 +343,3 @@ def _cumulative(
     axis = equation.params["axis"]
     labels[axis] = search.partition.freeze(labels[axis])
     return [replace(x, labels=tuple(labels), vanishes=(False,) * len(labels))]
-
-
-@_declare("gather")
-def _gather(search: LabelRules, equation: Equation, values: list[AxisLabels]) -> list[AxisLabels]:
-    """Whole slices keep their labels: the features of an embedding, say."""
-    x, _ = values
-    numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
-    shape = equation.outputs[0].shape
-    labels = [np.full(n, DATA) for n in shape]
-    vanishes = [False] * len(shape)
-    left_out = {*numbers.collapsed_slice_dims, *getattr(numbers, "operand_batching_dims", ())}
-    kept = [a for a in range(len(x.labels)) if a not in left_out]
-    for place, axis in zip(numbers.offset_dims, kept, strict=True):
-        if sizes[axis] == len(x.labels[axis]) and axis not in numbers.start_index_map:
-            labels[place], vanishes[place] = x.labels[axis], x.vanishes[axis]
-        else:
-            search.partition.freeze(x.labels[axis])
-    for axis in left_out:
-        search.partition.freeze(x.labels[axis])
-    return [AxisLabels(tuple(labels), tuple(vanishes))]
-
-
-@_declare("dynamic_slice")
-def _dynamic_slice(
-    search: LabelRules, equation: Equation, values: list[AxisLabels]
-) -> list[AxisLabels]:
-    x, *_ = values
-    labels = [
-        a if len(a) == n else search.partition.freeze(a)[:n]
-        for a, n in zip(x.labels, equation.params["slice_sizes"], strict=True)
-    ]
-    return [replace(x, labels=tuple(labels))]
-
-
-@_declare(*primitives.GENERATORS)
-def _constant(search: LabelRules, equation: Equation, values: list[AxisLabels]) -> list[AxisLabels]:
-    return [
-        AxisLabels(tuple(np.full(n, ANY) for n in slot.shape), (False,) * len(slot.shape))
-        for slot in equation.outputs
-    ]

@@ -43,8 +43,9 @@ class Partition:
 
     def __init__(self) -> None:
         self._parent: list[int] = []
-        self._frozen: set[int] = set()
+        self._frozen: dict[int, Any] = {}
         self.inputs: set[int] = set()
+        self.reason: Any = None  # why labels are being frozen now
 
     def fresh(self, size: int) -> Labels:
         """Return new labels; an axis of length one distinguishes no units."""
@@ -73,22 +74,31 @@ class Partition:
                 if a != b:
                     self._parent[b] = a
             elif b == DATA and a >= 0:
-                self._frozen.add(a)
+                self._frozen.setdefault(a, self.reason)
                 result[i] = DATA
             elif a == DATA and b >= 0:
-                self._frozen.add(b)
+                self._frozen.setdefault(b, self.reason)
             elif a == ANY:
                 result[i] = b
         return result
 
     def freeze(self, labels: Labels) -> Labels:
         """Note that these elements cannot be units; return labels that say so."""
-        self._frozen.update(int(a) for a in labels if a >= 0)
+        for label in labels.tolist():
+            if label >= 0:
+                self._frozen.setdefault(label, self.reason)
         return np.full(len(labels), DATA)
 
     def frozen_roots(self) -> set[int]:
         """Return the classes that cannot be units."""
         return {self.root(a) for a in self._frozen}
+
+    def reasons(self) -> dict[int, list[Any]]:
+        """Return why each class cannot be a unit."""
+        found: dict[int, list[Any]] = {}
+        for label, reason in self._frozen.items():
+            found.setdefault(self.root(label), []).append(reason)
+        return found
 
     def is_free(self, labels: Labels) -> bool:
         """Whether an axis has nothing that could be a unit."""

@@ -14,10 +14,12 @@ from secateur.equations import Equation, Interpreter, Program, read_program, tra
 from secateur.equations.control_flow import (
     Body,
     Scan,
+    WhileLoop,
     branches,
-    find_fixed_point,
     recomputed_part,
+    settle,
 )
+from secateur.structure import place_rules
 from secateur.structure.label_rules import LabelRules
 from secateur.structure.labels import (
     ANY,
@@ -28,7 +30,7 @@ from secateur.structure.labels import (
     constant_labels,
 )
 
-__all__ = ["Unit", "Units", "units"]
+__all__ = ["FrozenAxes", "Unit", "Units", "place_rules", "units"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,32 @@ class Unit:
         return f"{self.kind}: " + "; ".join(parts)
 
 
+@dataclass(frozen=True)
+class FrozenAxes:
+    """Axes of weights in which no element can be a unit, and the operation that is the reason.
+
+    Attributes:
+        operation: Name of the primitive; "output" for what the function returns.
+        where: User's line behind it.
+        known: Whether the search knows the operation. If not, there may be units that it has
+            not found.
+        axes: (path of the leaf, axis) of the weights.
+    """
+
+    operation: str
+    where: str
+    known: bool
+    axes: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        axes = ", ".join(f"{path} axis {axis}" for path, axis in self.axes)
+        return (
+            f"{self.operation} ({self.where}): {axes}"
+            if self.where
+            else f"{self.operation}: {axes}"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Units:
     """All units of a model function.
@@ -59,10 +87,12 @@ class Units:
         units: Units, in no particular order.
         axes: With the structure of the params: for every array a tuple with, for each axis, the
             number of the unit of each element (−1 for none); None for other leaves.
+        frozen: Axes without units, by the operation that is the reason.
     """
 
     units: tuple[Unit, ...]
     axes: Any
+    frozen: tuple[FrozenAxes, ...] = ()
 
     def __len__(self) -> int:
         return len(self.units)
@@ -78,6 +108,8 @@ class Units:
                 for path, axis, n in members
             )
             lines.append(f"  {count:5d} {kind}: {where}")
+        lines += [f"  left whole by an operation that is not known: {f}"
+                  for f in self.frozen if not f.known]  # fmt: skip
         return "\n".join(lines)
 
 
@@ -95,7 +127,8 @@ def units(f: Callable[[Any, Any], Any], params: Any, x: Any) -> Units:
 
     Returns:
         The `Units`. Outputs are not units, nor is anything that is summed or normalised over,
-        shuffled together by a reshape, or passed to an operation that is not known.
+        shuffled together by a reshape, or passed to an operation that is not known. `frozen` says
+        which axes have no units, and why.
 
     Example:
         >>> import jax.numpy as jnp
@@ -134,6 +167,12 @@ class UnitSearch(LabelRules):
         self.results = super().run(inputs)
         return self.results
 
+    def step(self, equation: Equation) -> None:
+        """Label the results of one equation, which is the reason for what it freezes."""
+        before, self.partition.reason = self.partition.reason, equation
+        super().step(equation)
+        self.partition.reason = before
+
     def constant(self, value: Any) -> AxisLabels:
         """Return the labels of a constant."""
         known = not isinstance(value, jax.core.Tracer)
@@ -161,11 +200,7 @@ class UnitSearch(LabelRules):
             body = self.nested(parts.body, [*consts, *carry, *slices])
             return self.joined(carry, parts.split_results(body.results)[0])
 
-        carry = find_fixed_point(
-            step,
-            [self.own_labels(value) for value in carry],
-            lambda one, other: [a.vanishes for a in one] == [b.vanishes for b in other],
-        )
+        carry = settle(step, [self.own_labels(value) for value in carry], _changed, len(carry))
         self.bodies[equation.index] = [body]
         after, results = parts.split_results(body.results)
         return [
@@ -175,6 +210,23 @@ class UnitSearch(LabelRules):
                 for v in results
             ),
         ]
+
+    def while_loop(self, equation: Equation, operands: list[AxisLabels]) -> list[AxisLabels]:
+        """Label a loop whose number of steps is computed; see `scan`."""
+        loop = WhileLoop.of(equation)
+        condition_consts, body_consts, carry = loop.split(operands)
+        bodies: list[UnitSearch] = []
+
+        def step(carry: list[AxisLabels], attempt: int) -> list[AxisLabels]:
+            bodies[:] = [
+                self.nested(loop.condition, [*condition_consts, *carry]),
+                self.nested(loop.body, [*body_consts, *carry]),
+            ]
+            return self.joined(carry, bodies[1].results)
+
+        carry = settle(step, [self.own_labels(value) for value in carry], _changed, len(carry))
+        self.bodies[equation.index] = bodies
+        return self.joined(carry, bodies[1].results)
 
     def cond(self, equation: Equation, operands: list[AxisLabels]) -> list[AxisLabels]:
         """Label every branch; their results belong together."""
@@ -209,6 +261,12 @@ class UnitSearch(LabelRules):
             both = zip(one.vanishes, other.vanishes, strict=True)
             results.append(AxisLabels(labels, tuple(a and b for a, b in both)))
         return results
+
+
+def _changed(one: list[AxisLabels], other: list[AxisLabels]) -> list[int]:
+    """Which carried values vanish where they did not before, or the other way round."""
+    pairs = zip(one, other, strict=True)
+    return [i for i, (a, b) in enumerate(pairs) if a.vanishes != b.vanishes]
 
 
 class LabelledInterpreter(Interpreter):
@@ -288,7 +346,20 @@ class LabelledFunction:
             return np.array([numbers.get(r, -1) for r in roots], np.int32)
 
         axes = [None if v is None else tuple(map(unit_numbers, v.labels)) for v in labels_of_leaves]
-        return Units(all_units, self.structure.unflatten(axes))
+        return Units(all_units, self.structure.unflatten(axes), self.frozen(labels_of_leaves))
+
+    def frozen(self, labels_of_leaves: Sequence[AxisLabels | None]) -> tuple[FrozenAxes, ...]:
+        """Return which axes of the weights have no units, by the operations that are the reason."""
+        reasons, places = self.partition.reasons(), {}
+        for (path, _), value in zip(self.leaves, labels_of_leaves, strict=True):
+            for axis, labels in enumerate(value.labels if value else ()):
+                roots = {self.partition.root(i) for i in labels.tolist() if i >= 0}
+                for equation in {r for root in roots for r in reasons.get(root, ())}:
+                    name, where = (equation.name, equation.where) if equation else ("output", "")
+                    known = name == "output" or UnitSearch.knows(name)
+                    where_frozen = places.setdefault((name, where, known), {})
+                    where_frozen[jax.tree_util.keystr(path), axis] = None
+        return tuple(FrozenAxes(*reason, tuple(axes)) for reason, axes in places.items())
 
 
 def is_array(leaf: Any) -> bool:

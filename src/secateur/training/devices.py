@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 
 def is_addressable(values: Any) -> bool:
@@ -21,8 +23,46 @@ def find_mesh(tree: Any) -> Mesh | None:
     for leaf in jax.tree.leaves(tree):
         sharding = leaf.sharding if isinstance(leaf, jax.Array) else None
         if isinstance(sharding, NamedSharding) and not sharding.is_fully_replicated:
-            return Mesh(sharding.mesh.devices, sharding.mesh.axis_names)
+            return with_automatic_axes(sharding.mesh)
     return None
+
+
+def with_automatic_axes(mesh: Mesh) -> Mesh:
+    """Return a mesh of which the compiler divides the work: `jax.make_mesh` leaves it to the user.
+
+    With explicit axes, every operation would have to say how its result is divided.
+    """
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+
+
+@contextmanager
+def automatic_context() -> Iterator[None]:
+    """Let the mesh that the caller has set with `jax.set_mesh` have automatic axes meanwhile."""
+    mesh = jax.sharding.get_mesh()
+    if AxisType.Explicit not in mesh.axis_types:
+        yield
+        return
+    with jax.set_mesh(with_automatic_axes(mesh)):
+        yield
+
+
+def on_automatic_axes(tree: Any) -> Any:
+    """Return arrays where they are, but on meshes with automatic axes."""
+
+    def move(leaf: Any) -> Any:
+        sharding = leaf.sharding if isinstance(leaf, jax.Array) else None
+        mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
+        if not isinstance(mesh, Mesh) or AxisType.Explicit not in mesh.axis_types:
+            return leaf
+        assert isinstance(sharding, NamedSharding)
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            data = on_automatic_axes(jax.random.key_data(leaf))
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+        placement = NamedSharding(with_automatic_axes(mesh), sharding.spec)
+        shards = [shard.data for shard in leaf.addressable_shards]
+        return jax.make_array_from_single_device_arrays(leaf.shape, placement, shards)
+
+    return jax.tree.map(move, tree)
 
 
 def put(array: Any, sharding: NamedSharding) -> Array:

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
 from secateur.equations import compat
-from secateur.equations.tracing import Atom, Equation, Slot, Trace, trace_function
+from secateur.equations.tracing import (
+    Atom,
+    Equation,
+    Slot,
+    Trace,
+    all_equations,
+    trace_function,
+)
 from secateur.likelihoods import BernoulliLikelihood, CategoricalLikelihood
 
 _EVALUATION_MODE = (
@@ -60,7 +67,7 @@ def find_mistakes(f: Callable, params: Any, inputs: Any, likelihood: Any) -> lis
     except Exception as error:  # whatever the user's code raises
         _explain_failure(f, params, inputs, error)
         return []  # it may work for other numbers of rows; if not, it fails again where it is used
-    equations = list(_walk(trace.jaxpr))
+    equations = list(all_equations(trace.jaxpr))
     mistakes = []
     mixing = next((eqn for eqn in equations if _mixes_rows(eqn, rows)), None)
     if mixing is not None:
@@ -168,17 +175,6 @@ def _explain_failure(f: Callable, params: Any, inputs: Any, error: Exception) ->
         "f=lambda params, x: jax.vmap(lambda row: f(params, row))(x); for an Equinox module, "
         "f=lambda module, x: jax.vmap(module)(x)."
     ) from error
-
-
-def _walk(jaxpr: Any) -> Iterator[Any]:
-    """Yield all equations, also those of functions that are called and of loops."""
-    for eqn in jaxpr.eqns:
-        yield eqn
-        for value in eqn.params.values():
-            for part in value if isinstance(value, tuple | list) else (value,):
-                inner, _ = compat.open_jaxpr(part)
-                if hasattr(inner, "eqns"):
-                    yield from _walk(inner)
 
 
 def _locate(eqn: Any) -> str:

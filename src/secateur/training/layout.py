@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,45 +19,45 @@ import numpy as np
 from jax import Array
 
 from secateur.beliefs import complexity
-from secateur.distributions import Normal
+from secateur.correlations import join_leaves
+from secateur.distributions import Normal, UnitNormal
+from secateur.distributions.unit_normal import from_units, to_units
 from secateur.pytrees import PyTree, align_tree, flatten_beliefs, is_belief
-
-Vectors = tuple[Any, ...]  # JAX arrays, or NumPy arrays before training
+from secateur.training.coordinates import (
+    Coordinates,
+    Vectors,
+    divergence_of_units,
+    make_triangular,
+)
 
 # Number of weights from which a leaf has a vector of its own.
 _LARGE = 16_384
 
 
-class Coordinates(NamedTuple):
-    """What an optimiser moves: means, and logarithms of standard deviations."""
+class Unit(NamedTuple):
+    """How the weights of a leaf stand in a vector of units: unit by unit, in one piece of each.
 
-    means: Vectors
-    log_deviations: Vectors
+    Attributes:
+        group: Name of the leaves that are in this vector.
+        axes: Axes of the leaf that count units.
+        count: Number of units.
+        size: Number of weights of a unit, of all leaves together.
+    """
 
-    @classmethod
-    def from_beliefs(cls, flat: tuple[Normal, ...]) -> Coordinates:
-        """Return the coordinates of flat beliefs; those of a pruned weight are 0."""
-        logs = [np.log(np.where(v > 0, v, 1)) for v in (np.asarray(q.variance) for q in flat)]
-        return cls(
-            tuple(np.asarray(q.mean) for q in flat),
-            tuple((0.5 * s).astype(q.mean.dtype) for s, q in zip(logs, flat, strict=True)),
-        )
-
-    def beliefs(self, alive: Vectors) -> tuple[Normal, ...]:
-        """Return the flat beliefs; weights that are not alive are exactly 0 and certain."""
-        return tuple(
-            Normal(jnp.where(a, m, 0), jnp.where(a, jnp.exp(2 * s), 0))
-            for m, s, a in zip(self.means, self.log_deviations, alive, strict=True)
-        )
+    group: str
+    axes: tuple[int, ...]
+    count: int
+    size: int
 
 
 class Place(NamedTuple):
-    """Where an uncertain leaf is: which vector, and from where on."""
+    """Where an uncertain leaf is: which vector, and from where on (in every unit of it)."""
 
     vector: int
     start: int
     shape: tuple[int, ...]
     dtype: Any
+    unit: Unit | None = None
 
     @property
     def size(self) -> int:
@@ -65,8 +66,27 @@ class Place(NamedTuple):
 
     def take(self, vectors: Vectors) -> Array:
         """Cut the leaf out of the vectors."""
-        whole = vectors[self.vector]
-        return whole[self.start : self.start + self.size].reshape(self.shape).astype(self.dtype)
+        return self.cut(vectors[self.vector]).astype(self.dtype)
+
+    def cut(self, whole: Any) -> Any:
+        """Cut the leaf out of its vector; the vector may have more axes behind."""
+        if self.unit is None:
+            return whole[self.start : self.start + self.size].reshape(self.shape)
+        extra = whole.shape[1:]
+        rows = whole.reshape(self.unit.count, self.unit.size, *extra)
+        own = rows[:, self.start : self.start + self.size // self.unit.count]
+        units = tuple(self.shape[a] for a in self.unit.axes)
+        return from_units(own.reshape(*units, -1, *extra), self.shape, self.unit.axes)
+
+    def assign(self, whole: np.ndarray, value: Any) -> None:
+        """Write the leaf's values into its vector, a NumPy array."""
+        value = np.broadcast_to(value, self.shape)
+        if self.unit is None:
+            whole[self.start : self.start + self.size] = value.ravel()
+            return
+        rows = to_units(value, self.unit.axes).reshape(self.unit.count, -1)
+        into = whole.reshape(self.unit.count, self.unit.size)
+        into[:, self.start : self.start + rows.shape[1]] = rows
 
 
 class _CertainArray:
@@ -97,7 +117,14 @@ class Layout(NamedTuple):
         """Cut flat beliefs into those of the leaves."""
         means = _split(self, tuple(q.mean for q in flat))
         variances = _split(self, tuple(q.variance for q in flat))
-        return list(map(Normal, means, variances))
+        beliefs = list(map(Normal, means, variances))
+        for number, place in enumerate(self.places):
+            q = flat[place.vector]
+            if place.unit is not None and isinstance(q, UnitNormal):
+                factor = place.cut(q.factor).astype(place.dtype)
+                own = place.unit.group, place.unit.axes, q.is_whole
+                beliefs[number] = UnitNormal(means[number], variances[number], factor, *own)
+        return beliefs
 
     def build_tree(self, uncertain: list[Any], certain: list[Any] | None) -> PyTree:
         """Put one object for each uncertain leaf, and the certain arrays, into the user's pytree.
@@ -124,8 +151,15 @@ class Layout(NamedTuple):
         parts: list[list[Any]] = [[] for _ in self.sizes]
         for value, place in zip(leaves, self.places, strict=True):
             value = xp.broadcast_to(xp.asarray(value, self.dtype), place.shape)
-            parts[place.vector].append(xp.ravel(value))
-        for part, size in zip(parts, self.sizes, strict=True):
+            if place.unit is None:
+                parts[place.vector].append(xp.ravel(value))
+            else:
+                rows = to_units(value, place.unit.axes).reshape(place.unit.count, -1)
+                parts[place.vector].append(rows)
+        for number, (part, size) in enumerate(zip(parts, self.sizes, strict=True)):
+            if part[0].ndim > 1:  # units, each with its weights of all leaves
+                parts[number] = [xp.concatenate(part, axis=1).ravel()]
+                continue
             rest = size - sum(p.size for p in part)
             if rest:
                 part.append(xp.full(rest, padding, self.dtype))
@@ -135,7 +169,7 @@ class Layout(NamedTuple):
         """Return, by vector, which elements are weights and not padding."""
         masks = [np.zeros(size, bool) for size in self.sizes]
         for place in self.places:
-            masks[place.vector][place.start : place.start + place.size] = True
+            place.assign(masks[place.vector], True)
         return masks
 
 
@@ -172,10 +206,13 @@ def assemble(
 def _take_prior(place: Place, prior: Any) -> Any:
     def cut(parameter: Array) -> Array:
         if jnp.ndim(parameter):
-            return place._replace(vector=0).take((parameter,))
+            return place.cut(parameter).astype(place.dtype)
         return jnp.broadcast_to(parameter.astype(place.dtype), place.shape)
 
-    return jax.tree.map(cut, prior)
+    own = jax.tree.map(cut, prior)
+    if isinstance(own, UnitNormal) and place.unit is not None:
+        return replace(own, group=place.unit.group, unit_axes=place.unit.axes)
+    return own
 
 
 def lay_out(
@@ -194,11 +231,19 @@ def lay_out(
     lengths: list[int] = []
     shared: int | None = None
     slots: list[Any] = []
+    vector_of: dict[str, int] = {}  # by group of units
     for leaf in leaves:
         if not is_belief(leaf):
             slots.append(_CERTAIN if isinstance(leaf, jax.Array | np.ndarray) else leaf)
             continue
         shape = jnp.shape(leaf.mean)
+        if isinstance(leaf, UnitNormal):
+            if leaf.group not in vector_of:
+                vector_of[leaf.group] = len(lengths)
+                lengths.append(0)
+            slots.append(_place_units(leaf, vector_of[leaf.group], lengths))
+            lengths[vector_of[leaf.group]] += math.prod(shape)
+            continue
         own = apart or math.prod(shape) >= _LARGE
         if own or shared is None:
             vector = len(lengths)
@@ -210,12 +255,34 @@ def lay_out(
         lengths[vector] += math.prod(shape)
     numbers = [q.mean for q in uncertain] or [x for x in leaves if _is_floating(x)]
     dtype = jnp.result_type(jnp.float32, *numbers)
-    sizes = tuple(-(-length // multiple) * multiple for length in lengths)
+    sizes = tuple(
+        length if v in vector_of.values() else -(-length // multiple) * multiple
+        for v, length in enumerate(lengths)
+    )
     layout = Layout(treedef, tuple(slots), dtype, sizes)
     means = layout.vectors([q.mean for q in uncertain])
     variances = layout.vectors([q.variance for q in uncertain])
     certain = [jnp.asarray(x) for x, y in zip(leaves, slots, strict=True) if y is _CERTAIN]
-    return layout, tuple(map(Normal, means, variances)), certain
+    flat = list(map(Normal, means, variances))
+    for group, vector in vector_of.items():
+        own = [q for q in uncertain if isinstance(q, UnitNormal) and q.group == group]
+        flat[vector] = UnitNormal.of(means[vector], _join_factors(own, dtype))
+    return layout, tuple(flat), certain
+
+
+def _place_units(leaf: UnitNormal, vector: int, lengths: list[int]) -> Place:
+    """Return the place of a leaf in the vector of its group."""
+    shape, count = np.shape(leaf.mean), math.prod(leaf.unit_shape)
+    unit = Unit(leaf.group, leaf.unit_axes, count, np.shape(leaf.factor)[-1])
+    return Place(vector, lengths[vector] // count, shape, jnp.result_type(leaf.mean), unit)
+
+
+def _join_factors(leaves: list[UnitNormal], dtype: Any) -> Any:
+    """Return the factors of all leaves of a group as one triangular L for each unit, flat."""
+    _, factor = join_leaves(leaves)
+    if isinstance(factor, np.ndarray):
+        factor = make_triangular(factor)
+    return factor.astype(dtype).reshape(-1, factor.shape[-1])
 
 
 def _is_floating(leaf: Any) -> bool:
@@ -236,7 +303,8 @@ def to_numpy(tree: PyTree) -> PyTree:
 
 def _of_one_class(priors: list[Any]) -> bool:
     """Whether all priors are distributions of one class, so that leaves can share a vector."""
-    return len({jax.tree.structure(p) for p in priors if p is not None}) == 1
+    shared = [p for p in priors if p is not None and not isinstance(p, UnitNormal)]
+    return len({jax.tree.structure(p) for p in shared}) <= 1
 
 
 def flatten_priors(layout: Layout, priors: PyTree, *, expand: bool = False) -> tuple[Any, ...]:
@@ -261,11 +329,26 @@ def flatten_priors(layout: Layout, priors: PyTree, *, expand: bool = False) -> t
     for vector, size in enumerate(layout.sizes):
         own = [(place, prior) for place, prior in pairs if place.vector == vector]
         places = [place for place, _ in own]
+        if isinstance(own[0][1], UnitNormal):  # the posterior before an update
+            flat.append(_join_unit_priors(layout, places, [prior for _, prior in own]))
+            continue
         structure: Any = jax.tree.structure(own[0][1])
         columns = zip(*(jax.tree.leaves(prior) for _, prior in own), strict=True)
         parameters = [_join_parameter(places, c, size, layout.dtype, expand) for c in columns]
         flat.append(structure.unflatten(parameters))
     return tuple(flat)
+
+
+def _join_unit_priors(
+    layout: Layout, places: list[Place], leaf_priors: list[UnitNormal]
+) -> UnitNormal:
+    """Return the flat prior of a vector of units with covariance."""
+    (vector,) = {place.vector for place in places}
+    mean = np.zeros(layout.sizes[vector], layout.dtype)
+    for place, prior in zip(places, leaf_priors, strict=True):
+        place.assign(mean, np.asarray(prior.mean))
+    own = [jax.tree.map(np.asarray, prior) for prior in leaf_priors]
+    return UnitNormal.of(mean, _join_factors(own, layout.dtype))
 
 
 def _join_parameter(
@@ -278,7 +361,7 @@ def _join_parameter(
         return np.full(size if expand else (), first, dtype)
     whole = np.ones(size, dtype)
     for place, value in zip(places, values, strict=True):
-        whole[place.start : place.start + place.size] = np.broadcast_to(value, place.shape).ravel()
+        place.assign(whole, value)
     return whole
 
 
@@ -292,6 +375,8 @@ def flat_complexity(weights: Coordinates, alive: Vectors, priors: tuple[Any, ...
 def _complexity(q: Normal, mean: Array, log_deviation: Array, alive: Array, prior: Any) -> Array:
     if not isinstance(prior, Normal):
         return complexity(q, prior)
+    if isinstance(prior, UnitNormal):
+        return divergence_of_units(q, mean, log_deviation, alive, prior)
     # The closed form from ln σ as it is, without a logarithm per weight and step.
     square = q.variance + jnp.square(mean - prior.mean)
     logarithm = 2 * log_deviation - jnp.log(prior.variance)

@@ -23,15 +23,11 @@ from secateur.propagation import draws, propagate
 from secateur.propagation.noise import DrawnNoise
 from secateur.training.batches import deal, draw_noise, shuffle, steps_per_pass, take_noise
 from secateur.training.blocks import RowBlock
+from secateur.training.coordinates import Coordinates, Vectors
 from secateur.training.hierarchy import PriorGroups, fit_priors, hyper_complexity
-from secateur.training.layout import (
-    Coordinates,
-    Layout,
-    Vectors,
-    flat_complexity,
-    to_numpy,
-)
+from secateur.training.layout import Layout, flat_complexity, to_numpy
 from secateur.training.objective import compute_parts
+from secateur.training.unit_steps import pull_gradient, push_update
 
 # Number of rows that a running estimate of the noise averages: 5 % accurate, and soon renewed.
 _NOISE_MEMORY = 1024
@@ -261,8 +257,9 @@ def _run_epoch(
         gradient, (noise, divergence, accuracy) = jax.grad(compute_objective, has_aux=True)(
             moved, noise, noise_steps, batch
         )
+        gradient = pull_gradient(moved[0], gradient[0], state.alive), gradient[1]
         update, memory = spec.optimiser.update(gradient, memory, moved)
-        moved = jax.tree.map(lambda p, u: p + batch.rate * u, moved, update)
+        moved = _move(moved, update, batch.rate, state.alive)
         finite = jnp.isfinite(divergence - accuracy)
         bad_step = jnp.where((bad_step < 0) & ~finite, batch.number, bad_step)
         sums = (sums[0] + divergence, sums[1] + accuracy)
@@ -273,6 +270,14 @@ def _run_epoch(
     carry = (moved, state.memory, state.noise, state.noise_steps, (zero, zero), no_step)
     carry, _ = jax.lax.scan(step, carry, _make_batches(spec, schedule, state, data, draw_count))
     return _finish_epoch(spec, constants, state, carry, steps_per_pass(rows, batch_size))
+
+
+def _move(moved: Any, update: Any, rate: Array, alive: Vectors) -> Any:
+    """Return what the optimiser moves after its step."""
+    if not moved[0].mixing:
+        return jax.tree.map(lambda p, u: p + rate * u, moved, update)
+    free = jax.tree.map(lambda p, u: p + rate * u, moved[1], update[1])
+    return push_update(moved[0], update[0], rate, alive), free
 
 
 def _finish_epoch(
@@ -399,7 +404,8 @@ def placement(spec: ProgramSpec, tree: Any) -> Any:
 
     def place(leaf: Any) -> NamedSharding:
         shape = jnp.shape(leaf)
-        if spec.shard_weights and shape[-1:] and shape[-1] in sizes:
+        divisible = shape[-1:] and shape[-1] in sizes and shape[-1] % mesh.size == 0
+        if spec.shard_weights and divisible:
             axes = [None] * (len(shape) - 1)
             return NamedSharding(mesh, PartitionSpec(*axes, mesh.axis_names))
         return NamedSharding(mesh, PartitionSpec())

@@ -95,6 +95,18 @@ RECIPES = {
         cooling=0.0,
         stops=False,
     ),
+    # For networks that were trained elsewhere: their data are not standardised, their weights move
+    # little, and what they can do is not lost while the weights become uncertain.
+    "trained": Recipe(
+        standardise_inputs=False,
+        standardise_targets=False,
+        initial_deviation=math.exp(-4.5),
+        rate=1e-3,
+        full_rate_width=None,
+        batch_size=128,
+        epochs=15,
+        retrain_epochs=3,
+    ),
 }
 
 

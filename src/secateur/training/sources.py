@@ -18,7 +18,7 @@ from jax import Array
 
 from secateur.distributions import Normal
 from secateur.training.blocks import RowBlock, check_same_kind, check_weights
-from secateur.training.devices import is_addressable
+from secateur.training.devices import is_addressable, on_automatic_axes
 from secateur.training.scaling import Columns, Scaling
 from secateur.training.table_columns import (
     ColumnNames,
@@ -49,6 +49,7 @@ class Arrays:
     repeatable = True
 
     def __init__(self, sets: list[Any], *, column_names: ColumnNames = ()) -> None:
+        sets = [on_automatic_axes(one) for one in sets]
         for one in sets:
             check_data(one)
         self.column_names = column_names or (read_names(sets[0][0]) if sets else ())

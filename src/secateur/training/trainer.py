@@ -20,8 +20,9 @@ from secateur.training import devices, program
 from secateur.training.batches import steps_per_pass
 from secateur.training.blocks import RowBlock
 from secateur.training.checkpoint import Checkpoint, SavedState, fingerprint
+from secateur.training.coordinates import Coordinates
 from secateur.training.evaluation import Evaluation, evaluate
-from secateur.training.layout import Coordinates, flatten_priors, lay_out
+from secateur.training.layout import flatten_priors, lay_out
 from secateur.training.objective import FreeEnergy
 from secateur.training.program import Constants, EpochRecord, ProgramSpec, Schedule, TrainingState
 from secateur.training.recipe import Recipe, Training, make_adam

@@ -1,8 +1,8 @@
-"""The texts of the header and the source file: names, declarations, the functions they need.
+"""The text of the header and the source file: names, declarations and runtime functions.
 
 The C functions that networks call are in `floats.c` and `integers.c`: C99 that needs only
-`<stdint.h>`, with no library and no undefined behaviour. `collect_functions` takes from there what
-a network needs.
+`<stdint.h>`, with no library and no undefined behaviour. `collect_functions` extracts those that a
+network needs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["FileTexts", "FunctionBody", "HeaderLabels", "SelfTestVectors", "coll
            "list_functions"]  # fmt: skip
 
 _PLAIN = """\
-/* Compilers like to call memcpy and memset for loops that copy; there may be no such functions. */
+/* Compilers replace copying loops by calls of memcpy and memset, which may not be available. */
 #if defined(__clang__)
 #define SC_PLAIN __attribute__((no_builtin("memcpy", "memset")))
 #elif defined(__GNUC__)
@@ -40,7 +40,7 @@ _PLAIN = """\
 """
 
 
-# Bodies of the functions that make probabilities of outputs, and what these call.
+# Bodies of the functions that convert outputs to probabilities, and the functions they call.
 _LINKS = {
     "softmax": """\
     float largest = y[0], sum = 0.0f;
@@ -54,17 +54,17 @@ _LINK_FUNCTIONS = {"softmax": ("exp",), "sigmoid": ("sigmoid",)}
 
 @dataclass(frozen=True)
 class HeaderLabels:
-    """What the header tells of a model.
+    """The description of a model in the header.
 
     Attributes:
-        title: In a line.
+        title: Title, in one line.
         inputs: Names, one for each input.
         outputs: Names, one for each output.
-        notes: Sentences.
-        noise: Standard deviations of the observations' noise, and half the widths of its 95 %
+        notes: Remarks, in sentences.
+        noise: Standard deviations of the observation noise, and half the widths of its 95 %
             interval, by output and in the outputs' units; None if it is not known.
-        link: "softmax" or "sigmoid", which make probabilities of the outputs, or None.
-        fields: Values that a row of the model's table consists of, or ().
+        link: "softmax" or "sigmoid", to convert outputs to probabilities, or None.
+        fields: Fields of a row of the model's table, or ().
     """
 
     title: str = "a network"
@@ -78,7 +78,7 @@ class HeaderLabels:
 
 @dataclass(frozen=True)
 class SelfTestVectors:
-    """Inputs and the outputs that belong to them, for the self-test; frames follow each other."""
+    """Inputs and the corresponding outputs for the self-test; frames are in order."""
 
     inputs: np.ndarray
     outputs: np.ndarray
@@ -87,10 +87,10 @@ class SelfTestVectors:
 
 @dataclass(frozen=True)
 class FunctionBody:
-    """The body of the function that predicts, and what belongs to it.
+    """The body of the predicting function, with its declarations.
 
     Attributes:
-        body: Its lines.
+        body: Lines of code.
         members: Members of the struct that holds the state.
         initial: Lines that fill the state before the first frame.
         buffers: Declarations of static memory.
@@ -109,7 +109,7 @@ class FunctionBody:
 
 @dataclass(frozen=True, eq=False)
 class FileTexts:
-    """Makes the text of both files."""
+    """Writes the text of both files."""
 
     name: str
     header_file: str
@@ -121,7 +121,7 @@ class FileTexts:
 
     @property
     def prototype(self) -> str:
-        """Return the declaration of the function that predicts."""
+        """Return the declaration of the predicting function."""
         upper = self.name.upper()
         state = f"{self.name}_state *state, " if self.code.members else ""
         return (
@@ -155,20 +155,20 @@ class FileTexts:
         lines += self._declare_noise()
         if self.code.members:
             lines += [
-                "/* What is carried from one frame to the next; it belongs to the caller. */",
+                "/* State carried from one frame to the next, owned by the caller. */",
                 "typedef struct {",
                 *(f"    {member}" for member in self.code.members),
                 f"}} {name}_state;",
                 "",
-                "/* Before the first frame. */",
+                "/* Set the state before the first frame. */",
                 f"void {name}_init({name}_state *state);",
                 "",
             ]
-        what = "one frame; the state goes on" if self.code.members else "one row"
+        what = "one frame and update the state" if self.code.members else "one row"
         lines += [f"/* Predict for {what}. */", f"{self.prototype};", ""]
         if labels.link:
             lines += [
-                "/* Make probabilities of outputs. Both may be the same array. */",
+                "/* Convert outputs to probabilities. Both may be the same array. */",
                 f"{self.probabilities};",
                 "",
             ]
@@ -177,7 +177,7 @@ class FileTexts:
         if self.vectors is not None:
             lines += [
                 f"#ifdef {upper}_SELF_TEST",
-                "/* Run the built-in test vectors; returns how many outputs are wrong. */",
+                "/* Run the built-in test vectors; returns the number of wrong outputs. */",
                 f"int {name}_self_test(void);",
                 "#endif",
                 "",
@@ -187,7 +187,7 @@ class FileTexts:
 
     @property
     def probabilities(self) -> str:
-        """Return the declaration of the function that makes probabilities of outputs."""
+        """Return the declaration of the function that converts outputs to probabilities."""
         upper = self.name.upper()
         return (
             f"void {self.name}_probabilities(const float y[{upper}_OUTPUTS], "
@@ -196,7 +196,7 @@ class FileTexts:
 
     @functools.cached_property
     def row_code(self) -> RowCode | None:
-        """Return what writes the functions that take rows of a table, if there is one."""
+        """Return the writer of functions that take rows of a table, if the model has a table."""
         if not self.labels.fields:
             return None
         inputs, outputs = (make_identifiers(n) for n in (self.labels.inputs, self.labels.outputs))
@@ -239,7 +239,7 @@ class FileTexts:
         name, upper = self.name, self.name.upper()
         unused = [] if any("x[" in line for line in self.code.body) else ["(void)x;"]
         lines = [
-            f"/* See {self.header_file}. Nothing but C99 and <stdint.h> is needed. */",
+            f"/* See {self.header_file}. Needs only C99 and <stdint.h>. */",
             f'#include "{self.header_file}"',
             "",
         ]
@@ -251,9 +251,13 @@ class FileTexts:
             lines += [functions]
         lines += [*self.writer.declare_tables()]
         if self.code.buffers:
-            lines += ["", "/* Intermediate results: one call at a time. */", *self.code.buffers]
+            lines += [
+                "",
+                "/* Intermediate results; the function is not reentrant. */",
+                *self.code.buffers,
+            ]
         lines.append("")
-        # Straight code has no loops that a compiler could take for copies.
+        # Straight-line code has no loops that a compiler could replace by library calls.
         loops = any("for (" in line for line in [*self.code.body, *self.code.initial])
         plain = "SC_PLAIN " if loops else ""
         lines += [_PLAIN] if loops else []
@@ -330,7 +334,7 @@ def _comment(sentences: Sequence[str]) -> list[str]:
 
 
 _PREFIX = "sc_"
-# What a block defines: the name before the parameters of a function or the size of an array.
+# The name that a block defines, before a function's parameters or an array's size.
 _DEFINES = re.compile(rf"^static [^(\[={{]*?\b{_PREFIX}(\w+)[(\[]", re.MULTILINE)
 _USES = re.compile(rf"\b{_PREFIX}(\w+)\b")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
@@ -350,23 +354,23 @@ def _blocks() -> dict[str, str]:
 
 
 def list_functions() -> list[str]:
-    """Return the functions there are, without the `sc_` that each has in C."""
+    """Return the names of all functions, without the prefix `sc_` that they have in C."""
     return list(_blocks())
 
 
 def collect_functions(needed: Iterable[str]) -> str:
-    """Return the C text of these functions and of those they call, in an order that compiles.
+    """Return the C text of functions and of those they call, in an order that compiles.
 
-    All are `static`, so what is not needed is best not asked for. The text expects
-    `#include <stdint.h>` before it.
+    All are `static`, so request only those that are used. `#include <stdint.h>` must precede the
+    text.
 
     Args:
-        needed: Names without `sc_`, such as `"tanh"`; `list_functions()` has all.
+        needed: Names without `sc_`, such as `"tanh"`; see `list_functions()`.
 
     Example:
         >>> from secateur.exports.c.c_files import collect_functions
         >>> print(collect_functions(["max"]))
-        /* The greater one: exact; a nan if either is. */
+        /* The larger argument: exact; nan if either is nan. */
         static inline float sc_max(float a, float b)
         {
             return a > b || a != a ? a : b;

@@ -1,4 +1,4 @@
-"""Names and texts that C accepts."""
+"""Identifiers and strings that are valid in C."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYWORDS = frozenset(
 )
 
 
-# More words of C++, and macros of common compilers, which a member of a struct cannot be called.
+# More keywords of C++, and macros of common compilers, which cannot name a member of a struct.
 _NOT_MEMBERS = KEYWORDS | frozenset(
     """alignas alignof and and_eq bitand bitor catch char16_t char32_t char8_t compl concept
     const_cast consteval constexpr constinit co_await co_return co_yield decltype dynamic_cast errno
@@ -29,7 +29,7 @@ _NOT_MEMBERS = KEYWORDS | frozenset(
 )
 
 
-# A file beside the others with such a name would take the place of the library's.
+# A file with such a name in the same folder would shadow the library's header.
 _HEADERS = frozenset(
     """assert complex ctype errno fenv float inttypes iso646 limits locale math memory setjmp signal
     stdalign stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string strings tgmath
@@ -38,10 +38,10 @@ _HEADERS = frozenset(
 
 
 def check_prefix(name: str) -> str:
-    """Return the name that all functions begin with, if it can be one.
+    """Check the prefix of all function names, and return it.
 
     Raises:
-        ExportError: It cannot; the message names one that could.
+        ExportError: The prefix is not valid; the message suggests another.
     """
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) and name not in KEYWORDS:
         return name
@@ -56,14 +56,14 @@ def check_prefix(name: str) -> str:
 
 
 def check_file(stem: str) -> str:
-    """Return the name of a source file without its ending, if a header can have it, too.
+    """Check that the name of a source file also suits a header, and return it without its suffix.
 
     Raises:
-        ExportError: It cannot; the message names one that could.
+        ExportError: The name is not suitable; the message suggests another.
     """
     if stem.lower() in _HEADERS:
         raise ExportError(
-            f"{stem}.h is a header of the C library, and beside it would be taken for it. Name the "
+            f"{stem}.h is the name of a header of the C library, which it would shadow. Name the "
             f"file {stem}_net.c."
         )
     if not stem.isprintable() or any(c in stem for c in '"\\'):
@@ -73,7 +73,7 @@ def check_file(stem: str) -> str:
 
 
 def escape_comment(text: str) -> str:
-    """Return text that neither ends a comment nor draws a compiler's warning inside one."""
+    """Return text that neither ends a comment nor triggers a compiler warning inside one."""
     plain = "".join(c if c.isprintable() else " " for c in text)
     while "*/" in plain or "/*" in plain:
         plain = plain.replace("*/", "* /").replace("/*", "/ *")
@@ -81,7 +81,7 @@ def escape_comment(text: str) -> str:
 
 
 def make_identifiers(names: Iterable[str]) -> list[str]:
-    """Return one C identifier for each name, in capitals, all different.
+    """Return a C identifier for each name, in capitals, all different.
 
     Example:
         >>> make_identifiers(["Größe (m²)", "size", "SIZE", "3rd", ""])
@@ -104,7 +104,7 @@ def make_identifiers(names: Iterable[str]) -> list[str]:
 
 
 def make_members(names: Iterable[str]) -> list[str]:
-    """Return one name of a struct's member for each name, in small letters, all different.
+    """Return the name of a struct member for each name, in lower case, all different.
 
     Example:
         >>> make_members(["Fare (£)", "class", "class_", "and"])

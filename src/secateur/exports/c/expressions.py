@@ -1,4 +1,4 @@
-"""How C is written: lines and loops, single operations, constants and tables."""
+"""Writing C code: lines and loops, single operations, constants and tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Arena", "CodeLines", "ExpressionWriter", "format_index", "format_num
 
 
 class CodeLines:
-    """Lines, indented by the blocks around them."""
+    """Lines of code, indented by their enclosing blocks."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -26,12 +26,12 @@ class CodeLines:
         self.lines.append("    " * self._depth + text)
 
     def comment(self, text: str) -> None:
-        """Add a comment, which cannot end early."""
+        """Add a comment, escaping comment ends inside it."""
         self.line(f"/* {text.replace('*/', '* /')} */")
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Indent what follows, between braces."""
+        """Open a block in braces and indent the lines in it."""
         self.line(f"{head} {{")
         self._depth += 1
         yield
@@ -40,7 +40,7 @@ class CodeLines:
 
     @contextmanager
     def loops(self, shape: Sequence[int], letter: str = "i") -> Iterator[list[str]]:
-        """Go through all indices of a shape; axes of length 1 need no loop."""
+        """Open loops over all indices of a shape; axes of length 1 need none."""
         names, opened = [], 0
         for n in shape:
             if n == 1:
@@ -52,7 +52,7 @@ class CodeLines:
             self._depth += 1
             opened += 1
             names.append(name)
-        if not opened:  # braces of its own, so that names inside clash with nothing
+        if not opened:  # separate braces, so that names inside cannot clash
             self.line("{")
             self._depth += 1
         yield names
@@ -71,7 +71,7 @@ def row_major_strides(shape: Sequence[int]) -> list[int]:
 
 
 def format_index(names: Sequence[str], strides: Sequence[int], offset: int = 0) -> str:
-    """Return the expression of a place in memory."""
+    """Return the expression of an index into memory."""
     parts = [
         name if stride == 1 else f"{name} * {stride}"
         for name, stride in zip(names, strides, strict=True)
@@ -85,7 +85,7 @@ def format_index(names: Sequence[str], strides: Sequence[int], offset: int = 0) 
 def collapse_axes(
     shape: Sequence[int], strides: Sequence[Sequence[int]]
 ) -> tuple[list[int], list[list[int]]]:
-    """Join axes that all operands go through as if they were one."""
+    """Merge axes that are contiguous in all operands."""
     sizes: list[int] = []
     joined: list[list[int]] = [[] for _ in strides]
     for axis, n in enumerate(shape):
@@ -104,14 +104,14 @@ def collapse_axes(
 
 
 class Arena:
-    """One array in which intermediate results reserve turns."""
+    """One array that is shared by all intermediate results."""
 
     def __init__(self) -> None:
         self.size = 0
         self._taken: dict[int, int] = {}
 
     def reserve(self, length: int) -> int:
-        """Reserve a piece, the first that is long enough, and return where it begins."""
+        """Reserve the first free piece that is long enough, and return its start."""
         start = 0
         for begin, size in sorted(self._taken.items()):
             if begin - start >= length:
@@ -122,7 +122,7 @@ class Arena:
         return start
 
     def free(self, start: int) -> None:
-        """Let others use a piece."""
+        """Release a piece."""
         del self._taken[start]
 
 
@@ -158,7 +158,7 @@ def format_number(value: float) -> str:
 
 
 class ExpressionWriter:
-    """Writes operations, and remembers the functions and tables that they need."""
+    """Writes operations, and collects the functions and tables that they need."""
 
     def __init__(self) -> None:
         self.functions: set[str] = set()
@@ -170,7 +170,7 @@ class ExpressionWriter:
         return f"sc_{name}({', '.join(operands)})"
 
     def table(self, kind: str, values: Iterable) -> str:
-        """Return the name of a constant table; equal ones are there once."""
+        """Return the name of a constant table; equal tables are stored once."""
         items = [str(v) for v in values]
         text = f"{kind} @[{len(items)}] = {{\n{wrap_items(items)}\n}};"
         return self.tables.setdefault(text, f"table_{len(self.tables)}")
@@ -189,13 +189,13 @@ class ExpressionWriter:
         """Return the expression of one elementwise function.
 
         Args:
-            op: Its name in the graph.
+            op: Name of the function in the graph.
             operands: Operands as C expressions that need no brackets: names, elements, constants.
-            attributes: What the function needs beside operands.
-            constants: The values of the operands where they are known, else None.
+            attributes: Parameters of the function.
+            constants: Values of the operands where they are known, else None.
         """
         if op in ("max", "min") and any(k is not None for k in constants):
-            # Against a constant one comparison is enough; a nan stays one.
+            # For a constant one comparison is enough; nan stays nan.
             a, b = operands if constants[1] is not None else reversed(operands)
             return f"{a} {'<' if op == 'max' else '>'} {b} ? {b} : {a}"
         if op in _INFIX:

@@ -1,7 +1,7 @@
 /* Elementary functions in float32 without a library. Each block is one function with its comment;
- * runtime.py takes the blocks that are needed. Errors are the largest that benchmarks/c_math.py found
- * over every 61st float32 of the range, against float64, and a twentieth more; they hold with and
- * without fused multiplication and addition. A nan gives a nan. */
+ * c_files.py extracts the blocks that are needed. Error bounds are the largest errors that
+ * benchmarks/c_math.py found over every 61st float32 of the range, against float64, plus a twentieth;
+ * they hold with and without fused multiplication and addition. The result for nan is nan. */
 
 /* The float32 with these bits. */
 static inline float sc_from_bits(uint32_t bits)
@@ -29,13 +29,13 @@ static inline float sc_abs(float x)
 #endif
 }
 
-/* The greater one: exact; a nan if either is. */
+/* The larger argument: exact; nan if either is nan. */
 static inline float sc_max(float a, float b)
 {
     return a > b || a != a ? a : b;
 }
 
-/* The smaller one: exact; a nan if either is. */
+/* The smaller argument: exact; nan if either is nan. */
 static inline float sc_min(float a, float b)
 {
     return a < b || a != a ? a : b;
@@ -56,7 +56,7 @@ static inline float sc_ceil(float x)
     return -sc_floor(-x);
 }
 
-/* The nearest integer, of two the even one, as numpy.round: exact. */
+/* The nearest integer, ties to even, as numpy.round: exact. */
 static inline float sc_round(float x)
 {
     int32_t whole;
@@ -181,7 +181,7 @@ static float sc_log1p(float x)
     return x > -0.29f && x < 0.41f ? sc_log_near_1(x) : sc_log(1.0f + x);
 }
 
-/* asinh(x): relative error < 4.5e-7, never nan but for nan. */
+/* asinh(x): relative error < 4.5e-7; nan only for nan. */
 static float sc_asinh(float x)
 {
     const float a = sc_abs(x), root = sc_sqrt(a * a + 1.0f);
@@ -282,9 +282,9 @@ static inline float sc_cos(float x)
     return sc_sin_quarters(x, 1);
 }
 
-/* y = step W x + b, none below lowest, of weights that are multiples of a step. For every output
- * the code has how many weights are left, and for each how far its input is from the one before,
- * and the weight. */
+/* y = max(step W x + b, lowest), for weights that are multiples of a step. For every output, the code
+ * holds the number of remaining weights and, for each, the distance of its input from the previous
+ * one and the weight. */
 static void sc_sparse8(const float *x, float *y, int outputs, const uint8_t *code, const float *bias, float step, float lowest)
 {
     for (; outputs != 0; --outputs) {
@@ -299,8 +299,9 @@ static void sc_sparse8(const float *x, float *y, int outputs, const uint8_t *cod
     }
 }
 
-/* y = W x + b, none below lowest, of weights that are the first half of a float. For every output
- * the code has how many weights are left, and for each how far its input is from the one before. */
+/* y = max(W x + b, lowest), for weights stored as the first half of a float. For every output, the
+ * code holds the number of remaining weights and, for each, the distance of its input from the
+ * previous one. */
 static void sc_sparse16(const float *x, float *y, int outputs, const uint8_t *code, const uint16_t *weights, const float *bias, float lowest)
 {
     for (; outputs != 0; --outputs) {
@@ -314,8 +315,8 @@ static void sc_sparse16(const float *x, float *y, int outputs, const uint8_t *co
     }
 }
 
-/* y = W x + b, none below lowest. For every output there is how many weights are left, and for
- * each how far its input is from the one before, and the weight. */
+/* y = max(W x + b, lowest). For every output, the tables hold the number of remaining weights and,
+ * for each, the distance of its input from the previous one and the weight. */
 static void sc_sparse(const float *x, float *y, int outputs, const uint8_t *counts, const uint8_t *gaps, const float *weights, const float *bias, float lowest)
 {
     for (; outputs != 0; --outputs) {

@@ -29,8 +29,8 @@ static const int16_t sc_tanh_nodes[65] = {
     32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767
 };
 
-/* tanh from 4096ths to 32768ths: |error| < 1.2 units of the result, which is odd, and rises but for
- * single steps of -1. */
+/* tanh from 4096ths to 32768ths: |error| < 1.2 units of the result. The function is odd, and
+ * monotonic except for single steps of -1. */
 static int16_t sc_tanh_q15(int16_t x)
 {
     /* tanh(a + d) = t + (1 - tt) d (1 - d (t + d (1/3 - tt))) + O(d^4), from the nearest node. */
@@ -52,7 +52,7 @@ static inline int16_t sc_sigmoid_q15(int16_t x)
     return (int16_t)((sc_tanh_q15(x) + 32768) >> 1);
 }
 
-/* The integer nearest to x * inverse (halves away from 0), kept between lowest and highest; a nan
+/* The integer nearest to x * inverse (halves away from 0), clamped to lowest and highest; nan
  * gives lowest. */
 static inline int32_t sc_quantise(float x, float inverse, float lowest, float highest)
 {
@@ -63,7 +63,7 @@ static inline int32_t sc_quantise(float x, float inverse, float lowest, float hi
     return whole + (rest >= 0.5f) - (rest <= -0.5f);
 }
 
-/* A function of int16 as a table of its values at -32768, -32512 ... 32768, straight in between. */
+/* A function of int16, interpolated linearly in a table of its values at -32768, -32512 ... 32768. */
 static inline int32_t sc_lookup_int16(const int16_t *table, int32_t x)
 {
     const int32_t place = x + 32768;

@@ -1,4 +1,4 @@
-"""Code in loops, for networks that are too large to be written out: arrays in, arrays out."""
+"""Code with loops over arrays, for networks that are too large for straight-line code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS = {"float32": "float", "float64": "float", "int8": "int8_t", "int16": "int
 
 @dataclass(frozen=True)
 class MemoryPlace:
-    """Where an array is: the name of a C array, and where it begins there."""
+    """Location of an array: the name of a C array and an offset in it."""
 
     array: str
     offset: int = 0
@@ -44,7 +44,7 @@ class LoopWriter:
     """Writes the body of a function for a graph.
 
     Args:
-        graph: Graph to write; its first output counts.
+        graph: Graph to write; only its first output is used.
         writer: Writer of expressions, which collects functions and tables.
         optimise: "size" or "speed".
         states: The C array of each state.
@@ -57,7 +57,7 @@ class LoopWriter:
         self.code = CodeLines()
         self.arenas: dict[str, Arena] = {}
         self.places: dict[Value, MemoryPlace] = {graph.inputs[0]: MemoryPlace("x")}
-        self.kernels: list[tuple[str, str]] = []  # for the sheet: step and how it is stored
+        self.kernels: list[tuple[str, str]] = []  # for the sheet: step and its storage
         self._roots: dict[Value, Value] = {}
         self._owned: dict[Value, tuple[str, int]] = {}
         for state, array in zip(graph.states, states, strict=True):
@@ -81,7 +81,7 @@ class LoopWriter:
         return self.code.lines
 
     def _store_states(self) -> None:
-        """Write the states last: all that is read above is the state before."""
+        """Write the states last: all code above reads the previous state."""
         changed = [
             (state.after, MemoryPlace(array))
             for state, array in zip(self.graph.states, self._states, strict=True)
@@ -91,7 +91,7 @@ class LoopWriter:
         for after, target in changed:
             source = self.places[after] if isinstance(after, Value) else target
             if source.array in self._states and source.array != target.array:
-                # Another state, which may be overwritten before it is read here.
+                # The value is another state, which may be overwritten before it is read here.
                 kept[after], _ = self.scratch(after.dtype, count_elements(after.shape))
                 self._copy(after, kept[after])
         for after, target in changed:
@@ -100,7 +100,7 @@ class LoopWriter:
             self._copy(after, target)
 
     def _last_uses(self, steps: list[FusedSteps]) -> dict[Value, int]:
-        """For every array that has memory of its own, the step that reads it last."""
+        """For every array with memory of its own, find the step that reads it last."""
         for group in steps:
             node = group.root
             if is_alias(node) and isinstance(node.inputs[0], Value):
@@ -117,13 +117,13 @@ class LoopWriter:
         return last
 
     def root(self, value: Value) -> Value:
-        """The array in whose memory a value is."""
+        """Return the array that owns the memory of a value."""
         return self._roots.get(value, value)
 
     # --- memory -----------------------------------------------------------------------------------
 
     def reserve(self, value: Value, output: Atom) -> MemoryPlace:
-        """Memory for a result: the caller's, if it is the output."""
+        """Reserve memory for a result; the output uses the caller's."""
         if value is output:
             place = MemoryPlace("y")
         else:
@@ -136,14 +136,14 @@ class LoopWriter:
         return place
 
     def scratch(self, dtype: np.dtype, length: int) -> tuple[MemoryPlace, Callable[[], None]]:
-        """Memory for the length of one step, and what gives it back."""
+        """Reserve memory for the duration of one step."""
         kind = KINDS[dtype.name]
         arena = self.arenas.setdefault(kind, Arena())
         start = arena.reserve(length)
         return MemoryPlace(f"buffer_{kind.removesuffix('_t')}", start), lambda: arena.free(start)
 
     def locate(self, atom: Atom) -> tuple[MemoryPlace, list[int]]:
-        """Where an operand is, and its strides; axes along which it is spread have stride 0."""
+        """Return the location and strides of an operand; broadcast axes have stride 0."""
         if isinstance(atom, Value):
             strides = row_major_strides(atom.shape)
             steps = [0 if n == 1 else s for n, s in zip(atom.shape, strides, strict=True)]
@@ -226,7 +226,7 @@ class LoopWriter:
         self.store(target, only, value)
 
     def store(self, target: str, expression: str, value: Value) -> None:
-        """Assign, with the conversion that an integer array needs."""
+        """Write an assignment, with a conversion if the array holds integers."""
         kind = KINDS[value.dtype.name]
         cast = f"({kind})({expression})" if kind in ("int8_t", "int16_t") else expression
         self.code.line(f"{target} = {cast};")
@@ -238,7 +238,7 @@ class LoopWriter:
         return texts[atom]
 
     def _moved(self, node: Node, target: MemoryPlace, strides: list[int], shift: int = 0) -> None:
-        """A copy of the operand, read by other strides."""
+        """Copy the operand, read with other strides."""
         shape = node.output.shape
         source, _ = self.locate(node.inputs[0])
         sizes, (write, read) = collapse_axes(shape, [row_major_strides(shape), strides])
@@ -361,14 +361,14 @@ class LoopWriter:
 
 
 def is_alias(node: Node) -> bool:
-    """Whether a step gives the same memory another shape, or a piece of it."""
+    """Whether a step only reinterprets memory: another shape, or a contiguous part."""
     if not isinstance(node.inputs[0], Value):
         return False
     if node.op == "reshape":
         return True
     if node.op != "slice" or any(s != 1 for s in node.attributes["steps"]):
         return False
-    # A piece is in one run of memory if only the first axis that is longer than 1 is cut.
+    # A slice is contiguous if it cuts only the first axis that is longer than 1.
     before, after = node.inputs[0].shape, node.output.shape
     cut = [a for a, (n, m) in enumerate(zip(before, after, strict=True)) if n != m]
     return not cut or (len(cut) == 1 and all(n == 1 for n in before[: cut[0]]))

@@ -30,7 +30,7 @@ __all__ = ["OPTIMISE", "ModelSource", "check_options", "to_c", "translate_model"
 OPTIMISE = ("size", "speed")
 
 _TEST_VECTORS = 16
-# In floats these give the same on every machine.
+# These give the same result on every machine, even in floats.
 _EXACT = {"add", "sub", "mul", "div", "neg", "max", "min", "abs", "dequantise", "reshape",
           "transpose", "slice", "reverse", "concatenate", "pad", "expand"}  # fmt: skip
 
@@ -51,10 +51,10 @@ class ModelSource(NamedTuple):
     source: Source
 
     def expect(self, limit: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return inputs of calls, and the outputs that these must return.
+        """Return inputs of calls, and the expected outputs.
 
         Args:
-            limit: Largest number of rows, or of the frames of one row in their order.
+            limit: Maximum number of rows, or of consecutive frames of one row.
         """
         return _expect_outputs(self.model, self.quantised, limit)
 
@@ -73,25 +73,26 @@ def to_c(
 ) -> Source:
     """Return a trained model as C99 that needs no library.
 
-    Raw inputs go in and predictions in the data's own units come out, one call per row, or per
-    frame of a recurrent network. It predicts the function's value at the posterior means of the
-    weights; of classes, their scores before the softmax, which a function of its own makes
-    probabilities of. For a model of a table there are functions that take its rows as they are. The
-    header states how far predictions are from those of `Trained.predict`, the noise's deviation and
-    half the width of its 95 % interval. Dead units stay in it; `export` takes them out first.
+    The C function takes raw inputs and returns predictions in the data's own units. It is called
+    once per row, or once per frame of a recurrent network. Predictions are the function's value at
+    the posterior means of the weights; for classes, scores before the softmax, which a separate
+    function converts to probabilities. For a model of a table there are also functions that take
+    rows of the table. The header states the difference from the predictions of `Trained.predict`,
+    the standard deviation of the noise and half the width of its 95 % interval. Dead units are
+    included; `export` removes them first.
 
     Args:
         trained: A trained model.
         name: Prefix of all C functions.
         header: Name of the header file. Defaults to NAME.h.
-        inputs: Rows like those the model was fitted to. Needed for a function of your own. With
-            `quantise` they say how large activations become; by default rows are drawn from normal
+        inputs: Rows like those given to `fit`. Needed for a function of your own. With `quantise`
+            they determine the ranges of activations. Defaults to random rows from normal
             distributions with the inputs' means and deviations.
         quantise: "int8", "int16x8", "weights8" or "weights16"; see `export`.
         optimise: "size" or "speed".
         mean: "weights" or "predictive"; see `export`.
         input_names: Names of the inputs, for the header. Defaults to those of the model's table.
-        output_names: Names of the outputs, likewise.
+        output_names: Names of the outputs. Defaults to those of the model's table.
 
     Raises:
         ExportError: The model or an option cannot be exported.
@@ -113,10 +114,10 @@ def to_c(
 
 
 def check_options(quantise: str | None, optimise: str, mean: str | None = None) -> None:
-    """Check that options are known.
+    """Check that options are supported.
 
     Raises:
-        ExportError: One is not.
+        ExportError: An option is not supported.
     """
     if quantise is not None and quantise not in MODES:
         raise ExportError(f"quantise={quantise!r}. Supported: {', '.join(MODES)}.")
@@ -125,7 +126,7 @@ def check_options(quantise: str | None, optimise: str, mean: str | None = None) 
     check_mean(mean)
     if quantise is not None and mean == "predictive":
         raise ExportError(
-            "mean='predictive' is computed in floats with all their digits. Leave quantise out, or "
+            "mean='predictive' is available in float32 only. Leave quantise out, or "
             "give mean='weights'."
         )
 
@@ -146,8 +147,8 @@ def translate_model(
 ) -> ModelSource:
     """Return a trained model as C, with its graphs; see `to_c`.
 
-    The header states weights and free energy of `original`, which `trained` was made from with the
-    inputs `kept` of it, or all of them.
+    The header states weights and free energy of `original`, from which `trained` was made by
+    keeping the inputs `kept`, or all of them.
     """
     check_prefix(name)
     labels = find_labels(trained)
@@ -168,7 +169,7 @@ def translate_model(
     if labels is not None and not model.by_frame:
         used = find_used_inputs(original, inputs=inputs if kept is None else None)
         fields = make_fields(labels.columns, used if kept is None else used[kept])
-    # In float32 sums round differently with every compiler; integers do not.
+    # In float32 the rounding of sums depends on the compiler; integers do not round.
     largest = float(np.max(np.abs(outputs), initial=0.0)) or 1.0
     source = write_c(
         model.graph if quantised is None else quantised.graph,
@@ -193,7 +194,7 @@ def translate_model(
 def _compare(
     trained: Trained, model: ModelGraph, quantised: QuantisedGraph | None, names: Sequence[str]
 ) -> tuple[Difference, ...]:
-    """Return how far what is written is from `Trained.predict`."""
+    """Return the differences between the C code and `Trained.predict`."""
     frames = model.rows.shape[1] if model.by_frame else 1
     rows = choose_rows(model.rows, frames * count_products(model.graph))
     return compare_with_predict(
@@ -235,7 +236,7 @@ def _tolerance(quantised: QuantisedGraph | None) -> float:
     }
     if not functions:
         return 1e-6
-    # A function that is off by its last digit can round to the neighbouring integer.
+    # An error in the last digit of a function can change the integer to which it rounds.
     return 2e-2 if quantised.mode == "int8" else 2e-4
 
 
@@ -257,12 +258,12 @@ def _header_notes(
         notes.append(f"The model itself averages {how} the posterior.")
     notes += [difference.describe() for difference in differences]
     if isinstance(trained.model.likelihood, CategoricalLikelihood):
-        notes.append("Outputs are scores: the largest belongs to the most probable class.")
+        notes.append("Outputs are scores; the largest belongs to the most probable class.")
     if quantised is not None and quantised.mode in ("int8", "int16x8"):
         bits = "8 bits (inputs of 16)" if quantised.mode == "int8" else "16 bits"
         notes.append(f"Weights of at most 8 bits, activations of {bits}, computed in integers.")
     notes += [
-        "C99; needs no library and no memory of its own but what is declared here.",
-        "With -ffp-contract=fast, multiplications and additions are fused where the processor can.",
+        "C99; needs no library, and only the memory that is declared here.",
+        "With -ffp-contract=fast, multiplications and additions are fused where supported.",
     ]
     return notes

@@ -22,13 +22,13 @@ from secateur.exports.graph import Graph
 
 __all__ = ["Source", "count_products", "write_c"]
 
-_MOST_TERMS = 20_000  # of straight code: beyond these compilers take too long
-_LARGEST_TO_TRY = 60_000  # elements that are looked at to find out how much is left
+_MOST_TERMS = 20_000  # in straight-line code; compilers take too long beyond this
+_LARGEST_TO_TRY = 60_000  # elements examined to find the number of remaining weights
 
 
 @dataclass(frozen=True)
 class Source:
-    """The two files, and what is known of them.
+    """The two files and their properties.
 
     Attributes:
         header: Text of the header.
@@ -36,10 +36,10 @@ class Source:
         name: Prefix of all functions.
         style: "straight" or "loops".
         kernels: Storage of each product with weights, for code in loops.
-        multiply_adds: Products with weights per call.
-        state_elements: Numbers that a caller keeps between frames.
-        state_bytes: And their size.
-        outputs: Numbers that a call returns.
+        multiply_adds: Number of multiply-adds per call.
+        state_elements: Number of values that a caller keeps between frames.
+        state_bytes: Size of these values.
+        outputs: Number of values that a call returns.
     """
 
     header: str
@@ -66,12 +66,12 @@ def write_c(
     """Write a graph of one row, or one frame, as C99.
 
     Args:
-        graph: Simplified; its first output counts.
+        graph: Simplified graph; only its first output is used.
         name: Prefix of all functions.
-        header: The file that declares them, by default NAME.h.
+        header: Name of the header file. Defaults to NAME.h.
         optimise: "size" or "speed".
-        straight: Whether straight-line code may be written; else it is in loops.
-        labels: Texts of the header.
+        straight: Whether straight-line code may be written; otherwise the code has loops.
+        labels: Description of the model in the header.
         vectors: Rows of the self-test, which is compiled if NAME_SELF_TEST is defined.
     """
     check_prefix(name)
@@ -137,7 +137,7 @@ def _in_loops(graph: Graph, writer: ExpressionWriter, optimise: str) -> Function
 
 
 def _straight(graph: Graph, optimise: str) -> StraightProgram | None:
-    """The graph as single numbers, if that is the better way and there are few enough of them."""
+    """Return the graph as single numbers, if there are few enough and that is the better form."""
     size = max((count_elements(n.output.shape) for n in graph.nodes), default=0)
     if count_products(graph) > 4 * _MOST_TERMS or size > _LARGEST_TO_TRY:
         return None
@@ -151,13 +151,13 @@ def _straight(graph: Graph, optimise: str) -> StraightProgram | None:
 
 
 def _bytes_straight(program: StraightProgram) -> float:
-    """About the flash of straight-line code."""
+    """Estimate the flash of straight-line code."""
     sizes = {"sum": lambda s: 12 * len(s.args), "x": lambda s: 4, "number": lambda s: 0}
     return sum(sizes.get(s.op, lambda s: 12)(s) for s in program.steps)
 
 
 def _bytes_in_loops(graph: Graph) -> float:
-    """About the flash of code in loops; one in eight bits shares a short function."""
+    """Estimate the flash of code in loops; products with 8-bit weights share a function."""
     total = 0.0
     steps = fuse_steps(graph)
     for group in steps:
@@ -173,7 +173,7 @@ def _bytes_in_loops(graph: Graph) -> float:
 
 
 def count_products(graph: Graph) -> int:
-    """Return the number of products with weights that are not 0, at all places."""
+    """Return the number of multiplications by nonzero weights, over all positions."""
     total = 0
     for node in graph.nodes:
         if node.op in ("linear", "conv"):
@@ -184,7 +184,7 @@ def count_products(graph: Graph) -> int:
 
 
 def _itemsize(dtype: np.dtype) -> int:
-    """Of a number in C, where every float has four bytes."""
+    """Size of a number in C, where every float has four bytes."""
     return 4 if dtype.kind == "f" else dtype.itemsize
 
 

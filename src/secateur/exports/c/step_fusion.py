@@ -1,4 +1,4 @@
-"""Which steps share one loop: chains of elementwise functions, and the product they follow."""
+"""Fusion of steps into one loop: chains of elementwise functions, and the product before them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class FusedSteps:
 
     Attributes:
         root: The step whose result is stored.
-        nodes: Elementwise functions, in order, the root last; none if the root is another step.
-        producer: The product with weights whose result goes through them without being stored.
+        nodes: Elementwise functions in order, the root last; empty if the root is another step.
+        producer: The product with weights whose result they take without storing it.
         leaves: Operands that are read from memory.
     """
 
@@ -34,7 +34,7 @@ class FusedSteps:
 
 
 def fuse_steps(graph: Graph) -> list[FusedSteps]:
-    """Return the steps of a graph in groups, in an order in which they can be taken."""
+    """Return the steps of a graph in groups, in topological order."""
     makers = {n.output: n for n in graph.nodes if len(n.outputs) == 1}
     users = graph.users()
     results = {a for a in graph.results() if isinstance(a, Value)}

@@ -1,8 +1,8 @@
-"""Straight-line code: every number that is needed is computed by a line of its own.
+"""Straight-line code: each number is computed by a line of its own.
 
-Every element of every array becomes an expression. Products with 0 are not there, what does not
-depend on the input is a number, equal expressions are one, and a unit that nobody reads is never
-asked for: what is left is the smallest program that straight-line code can be.
+Every element of every array becomes an expression. Products with 0 are omitted, values that do not
+depend on the input become constants, equal expressions are shared, and unread units are not
+computed, which leaves the smallest possible straight-line program.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Scalar:
 
     @property
     def known(self) -> float | None:
-        """Return the number that it is, if it depends on nothing."""
+        """Return the value, if it is a constant."""
         return self.detail if self.op == "number" else None
 
 
@@ -71,12 +71,12 @@ class ScalarArithmetic:
         return self.make("number", (), float(value) + 0.0)
 
     def places(self, op: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Return an array of inputs or states, numbered."""
+        """Return an array of numbered inputs or states."""
         flat = [self.make(op, (), i) for i in range(int(np.prod(shape, dtype=int)))]
         return _array(flat, shape)
 
     def constant(self, array: np.ndarray) -> np.ndarray:
-        """Take in a known array."""
+        """Convert a known array."""
         return _array([self.number(v) for v in array.ravel()], array.shape)
 
     def elementwise(self, op: str, attributes: dict[str, Any], *arrays: Any) -> Any:
@@ -87,7 +87,7 @@ class ScalarArithmetic:
         return _array([self.apply(op, detail, args) for args in columns], wide[0].shape)
 
     def apply(self, op: str, detail: Any, args: tuple[Scalar, ...]) -> Scalar:
-        """One function of some numbers, simplified where that loses nothing."""
+        """Apply a function to numbers, simplifying where that is exact."""
         known = [a.known for a in args]
         if all(k is not None for k in known):
             numbers = map(np.float64, known)
@@ -119,7 +119,7 @@ class ScalarArithmetic:
         return self._sum([(a, 1.0), (b, sign)], 0.0)
 
     def _sum(self, terms: Iterable[tuple[Scalar, float]], constant: float) -> Scalar:
-        """Σ weight × value + constant, with sums inside it written out where they are alike."""
+        """Return Σ weight × value + constant, with similar sums inside it expanded."""
         weights: dict[Scalar, float] = {}
         for value, weight in terms:
             number = value.known
@@ -133,8 +133,8 @@ class ScalarArithmetic:
         ((first, weight),) = list(weights.items())[:1]
         if len(weights) == 1 and weight == 1 and constant == 0:
             return first
-        # A factor, a sign or a shift of a sum is one sum; but x − m is exact where x is close to
-        # m, and would not be so after multiplying out.
+        # A sum with a factor, a sign or a shift is one sum; but x − m is exact if x is close to
+        # m, which multiplying out would lose.
         if len(weights) == 1 and first.op == "sum" and not _is_shifted_input(first):
             inner, shift = first.detail
             return self._sum(
@@ -192,9 +192,9 @@ class StraightProgram:
     """A program of single numbers.
 
     Attributes:
-        outputs: One expression each.
-        states: Expressions after the call of the states that are needed, by index.
-        initial: Numbers that those states begin with, by index.
+        outputs: One expression for each output.
+        states: Expressions of the required states after the call, by index.
+        initial: Initial values of those states, by index.
         steps: All expressions that must be computed, operands first.
     """
 
@@ -205,10 +205,10 @@ class StraightProgram:
 
 
 def straighten_graph(graph: Graph) -> StraightProgram:
-    """Write a graph out as single numbers; only its first output counts."""
+    """Convert a graph to single numbers; only its first output is used."""
     arithmetic = ScalarArithmetic()
     initial = [float(v) for state in graph.states for v in state.initial.ravel()]
-    fixed = set(range(len(initial)))  # states that never change, until shown otherwise
+    fixed = set(range(len(initial)))  # states assumed to be constant until shown otherwise
     (source,) = graph.inputs
     while True:
         named = arithmetic.places("s", (len(initial),))
@@ -245,7 +245,7 @@ def _needed_states(outputs: Iterable[Scalar], after: list[Scalar]) -> list[int]:
 
 
 def _ordered(roots: Iterable[Scalar]) -> Iterator[Scalar]:
-    """All expressions under some, operands first, each once."""
+    """Return all subexpressions once each, operands first."""
     seen: set[int] = set()
     stack = [(root, False) for root in reversed(list(roots))]
     while stack:
@@ -269,7 +269,7 @@ def write_straight(
     Args:
         program: Program to write.
         writer: Writer of expressions, which collects the functions that are called.
-        states: Place of each state in C, as it is read and written.
+        states: C expression of each state, for reading and writing.
         state_kind: The C type of a state.
     """
     names: dict[Scalar, str] = {}
@@ -291,7 +291,7 @@ def write_straight(
             lines.append(f"const {kind} {name} = {text};")
             names[scalar] = name
     results = [f"y[{i}] = {names[scalar]};" for i, scalar in enumerate(program.outputs)]
-    # Written last, for all that is read above is the state before.
+    # Written last, because all code above reads the previous state.
     cast = "" if state_kind == "float" else f"({state_kind})"
     kept = [
         f"{states[i]} = {cast}{names[after]};"
@@ -302,7 +302,7 @@ def write_straight(
 
 
 def _in_safe_order(assignments: list[str], kind: str) -> list[str]:
-    """Copies from one state to another must see the old value: through temporaries, if any."""
+    """Copy states through temporaries where one copy would overwrite another's source."""
     targets = {line.split(" = ")[0] for line in assignments}
     reads = [line.split(" = ")[1].rstrip(";") for line in assignments]
     if not targets.intersection(reads):
@@ -313,7 +313,7 @@ def _in_safe_order(assignments: list[str], kind: str) -> list[str]:
 
 
 def _whole_numbers(program: StraightProgram, state_kind: str) -> set[Scalar]:
-    """The expressions that are integers: functions with such results, and arithmetic of those."""
+    """Return the integer expressions: functions with integer results, and arithmetic of these."""
     whole: set[Scalar] = set()
     for scalar in program.steps:
         if scalar.op == "s":

@@ -1,4 +1,4 @@
-"""C that takes a row of a table as it is: numbers, truths and categories by their names."""
+"""C functions that take a row of a table: numbers, booleans and named categories."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _INFINITE = "(sc_to_bits({}) & 0x7fffffffu) == 0x7f800000u"
 
 @dataclass(frozen=True)
 class RowField:
-    """A value of a row, and the inputs that it makes.
+    """A field of a row, and the inputs made from it.
 
     Attributes:
         name: Name of the column, or of the one input that the caller has to compute.
-        kind: "number", "boolean", "category", or "presence" where it only matters whether there is
-            a value.
-        categories: Texts of a category.
-        fill: Number or category in place of a missing value, or None if that is an error.
-        limits: Least and largest number that the model was made from, or None.
-        inputs: Pairs of the category that an input stands for (None for a number) and the position
+        kind: "number", "boolean", "category", or "presence" if it only matters whether the value
+            is missing.
+        categories: Names of the categories.
+        fill: Number or category that replaces a missing value, or None if that is an error.
+        limits: Smallest and largest number in the training data, or None.
+        inputs: Pairs of the category that an input represents (None for a number) and the position
             of the input.
-        indicator: Position of the input that is 1 where the value is missing, or None.
+        indicator: Position of the input that indicates a missing value, or None.
         is_used: Whether predictions depend on it.
     """
 
@@ -51,10 +51,10 @@ class RowField:
 
 
 def make_fields(columns: Sequence[InputColumn], used: np.ndarray) -> list[RowField]:
-    """Return the values that a row of a table consists of.
+    """Return the fields of a row of a table.
 
-    Columns of other kinds than numbers, truths and categories are asked for as the inputs that they
-    make, one number for each.
+    Columns other than numbers, booleans and categories (such as dates) are represented by the
+    inputs made from them, one number each.
 
     Args:
         columns: Columns of the table.
@@ -104,8 +104,8 @@ class RowCode:
 
     Args:
         name: Prefix of all names.
-        fields: What a row consists of.
-        reserved: Names without the prefix that are taken.
+        fields: Fields of a row.
+        reserved: Names, without the prefix, that are already in use.
     """
 
     name: str
@@ -132,7 +132,7 @@ class RowCode:
     def declare(self) -> list[str]:
         """Return the lines of the header."""
         upper = self.name.upper()
-        lines = ["/* Columns, as functions that take a row number them. */", "enum {"]
+        lines = ["/* Column numbers, as returned by the functions that take a row. */", "enum {"]
         lines += [
             f"    {upper}_COLUMN_{column} = {number}, /* {escape_comment(f.name)} */"
             for number, (column, f) in enumerate(zip(self.columns, self.fields, strict=True), 1)
@@ -152,13 +152,13 @@ class RowCode:
 
     def _declare_numbers(self) -> list[str]:
         upper = self.name.upper()
-        lines = ["/* Least and largest number in the data that the model was made from. */"]
+        lines = ["/* Smallest and largest value in the training data. */"]
         for f, column in zip(self.fields, self.columns, strict=True):
             if f.limits is not None:
                 for kind, value in zip(("MIN", "MAX"), f.limits, strict=True):
                     lines.append(f"#define {upper}_{kind}_{column} {format_number(value)}")
         limits = [*lines, ""] if len(lines) > 1 else []
-        lines = ["/* What stands for a number that is missing. */"]
+        lines = ["/* Replacement for a missing number. */"]
         for f, column in zip(self.fields, self.columns, strict=True):
             if f.kind in ("number", "boolean") and f.fill is not None:
                 lines.append(f"#define {upper}_FILL_{column} {format_number(f.fill)}")
@@ -182,12 +182,12 @@ class RowCode:
         lines = []
         for comment, prototype in zip(
             (
-                "Make inputs of a row. Returns 0, or the number of the first column whose value is "
-                "missing, infinite or unknown.",
-                f"Predict for a row of the table. Returns what {self.name}_encode_row returns; all "
-                "outputs are NaN if that is not 0.",
-                "Whether a row can be predicted and all its numbers are within the limits of the "
-                "data: 1, or 0.",
+                "Convert a row to inputs. Returns 0, or the number of the first column whose value "
+                "is missing, infinite or unknown.",
+                "Predict for a row of the table. Returns the result of "
+                f"{self.name}_encode_row; all outputs are NaN if it is not 0.",
+                "Return 1 if a row can be predicted and all its numbers are within the range of "
+                "the training data, else 0.",
             ),
             self._prototypes(),
             strict=True,
@@ -246,7 +246,7 @@ class RowCode:
         ]
 
     def _encode_field(self, number: int, f: RowField) -> list[str]:
-        """Return a block that fills in the inputs of one value."""
+        """Return a block that sets the inputs made from one field."""
         member, failure = f"row->{self.members[number]}", self._failure(number)
         writers = {
             "number": self._encode_number,
@@ -298,7 +298,7 @@ class RowCode:
 
     def _fill(self, f: RowField, number: int) -> str:
         if f.fill is None:
-            return "0.0f"  # of a column that has no effect
+            return "0.0f"  # of a column without effect
         return f"{self.name.upper()}_FILL_{self.columns[number]}"
 
     def _indicate(self, f: RowField, is_missing: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Products with weights in C: dense layers and convolutions, and the functions that follow them.
 
-Weights are stored densely, or only those that are left, whichever serves better.
+Weights are stored densely or sparsely, whichever is better.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LONGEST_GAP = 255
 
 @dataclass(frozen=True, eq=False)
 class Taps:
-    """For every output, which elements are read relative to a base, and their weights.
+    """The elements that each output reads, relative to a base, and their weights.
 
     Attributes:
         offsets: Increasing offsets of all elements that a dense product reads, shape (taps,).
@@ -46,7 +46,7 @@ class Taps:
 
     @property
     def contiguous(self) -> bool:
-        """Whether all elements are read one after the other."""
+        """Whether the elements are contiguous."""
         offsets = self.offsets
         return bool(
             np.array_equal(offsets, np.arange(len(offsets)) + offsets[:1].sum())
@@ -57,8 +57,8 @@ class Taps:
     def sparse(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return counts by output, gaps from one element to the next, and weights.
 
-        A gap is from the element before, or from the base at the start of a row; one that is too
-        long for a byte is crossed in several, with weight 0 in between.
+        A gap is the distance from the previous element, or from the base at the start of a row. A
+        gap that is too long for a byte is split into several, with weight 0 in between.
         """
         counts, gaps, kept = [], [], []
         for row, shift in zip(self.weights, self.group, strict=True):
@@ -83,11 +83,11 @@ class Taps:
 
 @dataclass(frozen=True)
 class StorageCosts:
-    """What a way to store weights costs.
+    """The cost of a storage format.
 
     Attributes:
         bytes: Size of the constants.
-        instructions: Per inference, about.
+        instructions: Approximate number of instructions per inference.
     """
 
     bytes: float
@@ -95,7 +95,7 @@ class StorageCosts:
 
 
 def find_taps(node) -> Taps:
-    """The elements that a `linear` or `conv` step reads, relative to the first one of a place."""
+    """Return the elements that a `linear` or `conv` step reads, relative to a position's first."""
     weights = node.attributes["weights"]
     if node.op == "linear":
         return Taps(np.arange(weights.shape[1]), weights, np.zeros(len(weights), int))
@@ -120,7 +120,7 @@ def find_taps(node) -> Taps:
 
 
 def padded_shape(node) -> tuple[int, list[int]]:
-    """Channels, and size in space with the padding, of what a convolution reads."""
+    """Return the channels and the padded spatial size of a convolution's input."""
     x = node.inputs[0].shape
     last = node.attributes["channels_last"]
     channels, spatial = (x[-1], x[1:-1]) if last else (x[1], x[2:])
@@ -129,7 +129,7 @@ def padded_shape(node) -> tuple[int, list[int]]:
 
 
 def compute_costs(taps: Taps, weight_bytes: int) -> dict[str, StorageCosts]:
-    """Return what each way costs."""
+    """Return the cost of each storage format."""
     outputs, inputs = taps.weights.shape
     counts, gaps, _ = taps.sparse()
     row = 1 if counts.max(initial=0) <= 255 else 2
@@ -147,7 +147,7 @@ def compute_costs(taps: Taps, weight_bytes: int) -> dict[str, StorageCosts]:
 
 
 def choose_storage(taps: Taps, weight_bytes: int, optimise: str) -> str:
-    """Return "dense" or "sparse": what is smaller, or faster."""
+    """Return "dense" or "sparse", whichever is smaller or faster."""
     costs = compute_costs(taps, weight_bytes)
     measure = (lambda c: c.bytes) if optimise == "size" else (lambda c: c.instructions)
     return min(costs, key=lambda kind: measure(costs[kind]))
@@ -182,7 +182,7 @@ def _rounded(taps: Taps) -> bool:
 
 
 def _lowest(group: FusedSteps, node: Node) -> float | None:
-    """What results are not below: 0 if the only function that follows is a relu; else None."""
+    """Return the lower bound of results: 0 if only a relu follows; else None."""
     if group.producer is None:
         return _BELOW_ALL
     if len(group.nodes) == 1 and group.root.op == "max":
@@ -195,7 +195,7 @@ def _lowest(group: FusedSteps, node: Node) -> float | None:
 def _shared(
     loops: LoopWriter, node: Node, taps: Taps, base: MemoryPlace, target: MemoryPlace, lowest: float
 ) -> None:
-    """By a function that all such products share."""
+    """Write a call of the function that all such products share."""
     table, code = loops.writer.table, loops.code
     counts, gaps, weights = taps.sparse()
     outputs = len(counts)
@@ -228,7 +228,7 @@ def _shared(
 
 
 def _with_counts(counts: np.ndarray, codes: np.ndarray, each: int) -> list[int]:
-    """For every output how many weights it has, and then their codes."""
+    """Return, for every output, its number of weights followed by their codes."""
     stream: list[int] = []
     position = 0
     for count in counts.tolist():
@@ -238,12 +238,12 @@ def _with_counts(counts: np.ndarray, codes: np.ndarray, each: int) -> list[int]:
 
 
 def halved(weights: np.ndarray) -> np.ndarray:
-    """The upper 16 bits of floats whose lower ones are 0."""
+    """Return the upper 16 bits of floats whose lower bits are 0."""
     return weights.astype(np.float32).view(np.uint32) >> 16
 
 
 def weight_bytes(node: Node) -> int:
-    """How large a stored weight is."""
+    """Return the size of a stored weight."""
     if node.attributes["weights"].dtype.kind == "i":
         return 1
     return 2 if node.attributes.get("half") else 4
@@ -258,7 +258,7 @@ def _inline(
     base: MemoryPlace,
     target: MemoryPlace,
 ) -> None:
-    """With loops of its own."""
+    """Write the product as inline loops."""
     code = loops.code
     whole = node.output.dtype.kind == "i"
     outputs = len(taps.weights)
@@ -307,7 +307,7 @@ def _epilogue(
 
 
 def _base(loops: LoopWriter, node: Node) -> tuple[MemoryPlace, Callable[[], None]]:
-    """What the product reads: its operand, with the padding around it."""
+    """Return the array that the product reads: its operand, padded if necessary."""
     (x,) = node.inputs
     if node.op == "linear" or not any(any(p) for p in node.attributes["padding"]):
         return loops.locate(x)[0], lambda: None
@@ -324,7 +324,7 @@ def _base(loops: LoopWriter, node: Node) -> tuple[MemoryPlace, Callable[[], None
 
 
 def _positions(node: Node) -> tuple[list[int], list[int], list[int], int]:
-    """Where the product is taken: sizes, strides to read and to write, stride of the outputs."""
+    """Return the product's positions: sizes, strides for reading and writing, output stride."""
     out = node.output.shape
     if node.op == "linear":
         rows, inputs = count_elements(out[:-1]), node.attributes["weights"].shape[1]
@@ -345,7 +345,7 @@ def _positions(node: Node) -> tuple[list[int], list[int], list[int], int]:
 
 
 def _tables(loops: LoopWriter, taps: Taps, kind: str, half: bool) -> dict[str, str]:
-    """Declare the weights, and where their inputs are."""
+    """Declare the weights and the offsets of their inputs."""
     table = loops.writer.table
     weight_kind = "int8_t" if _rounded(taps) else "uint16_t" if half else "float"
 
@@ -367,7 +367,7 @@ def _tables(loops: LoopWriter, taps: Taps, kind: str, half: bool) -> dict[str, s
     counts, gaps, weights = taps.sparse()
     small = counts.max(initial=0) <= 255
     names["counts"] = table("uint8_t" if small else "uint16_t", counts)
-    # An empty table is no C; one that is never read costs nothing but itself.
+    # An empty array is not valid C; an unread element costs only its own size.
     if not len(gaps):
         gaps, weights = np.zeros(1, int), np.zeros(1, weights.dtype)
     names["gaps"] = table("uint8_t", gaps)

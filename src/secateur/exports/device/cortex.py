@@ -1,7 +1,7 @@
-"""C compiled for a Cortex-M4F, and how much of its memory that takes.
+"""Compilation of C for a Cortex-M4F, and its memory requirements.
 
-Either of two compilers serves: `arm-none-eabi-gcc`, as Debian has it, or the Clang in the package
-`ziglang`, which needs no root.
+Either of two compilers is used: `arm-none-eabi-gcc`, from Debian, or the Clang in the package
+`ziglang`, which needs no root privileges.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SectionSizes:
 
 
 def available() -> list[str]:
-    """Return the compilers that are here: some of `"gcc"`, `"zig"`, the preferred one first."""
+    """Return the installed compilers among `"gcc"` and `"zig"`, the preferred one first."""
     compilers = ["gcc"] if shutil.which(_GCC) else []
     return compilers + (["zig"] if importlib.util.find_spec("ziglang") else [])
 
@@ -88,11 +88,11 @@ def compile_object(
     """Compile one C file with all warnings as errors, and return the object file.
 
     Args:
-        source: The C file; headers beside it are found.
-        folder: Where the object file goes.
-        compiler: `"gcc"` or `"zig"`; by default the first of `available()`.
-        optimise: The compiler's level.
-        flags: More options.
+        source: The C file; headers in the same folder are found.
+        folder: Folder for the object file.
+        compiler: `"gcc"` or `"zig"`. Defaults to the first of `available()`.
+        optimise: Optimisation level of the compiler.
+        flags: Further options.
     """
     name = _chosen(compiler)
     out = Path(folder) / f"{Path(source).stem}.{name}.o"
@@ -114,12 +114,12 @@ def link(
 
     Args:
         objects: Object files from `compile_object`, by the same compiler.
-        folder: Where the file goes.
+        folder: Folder for the file.
         name: Name of the file.
         compiler: As for `compile_object`.
-        program: Whether the start-up code that calls the objects' `main()` is part of it, as QEMU
-            needs it. Without it, functions can be called in the `Emulator`.
-        libraries: Options such as `"-lm"`, where the compiler has them (gcc's newlib).
+        program: Whether to include the start-up code that calls the objects' `main()`, for QEMU.
+            Without it, functions can be called in the `Emulator`.
+        libraries: Options such as `"-lm"`, if the compiler supports them (gcc with newlib).
     """
     chosen = _chosen(compiler)
     out = Path(folder) / f"{name}.{chosen}.elf"
@@ -127,7 +127,7 @@ def link(
     with resources.as_file(SUPPORT) as support:
         for part in ("memory.c", "startup.c")[: 1 + program]:
             built.append(compile_object(support / part, Path(folder), compiler=chosen))
-        # gcc's own functions (division of 64 bits); Zig brings its own along.
+        # gcc's runtime library (64-bit division); Zig includes its own.
         own = ("-lgcc",) if chosen == "gcc" else ()
         entry = "device_reset" if program else "0"
         run_tool([*_command(chosen), *_TARGET[chosen], "-nostdlib", "-static",
@@ -137,7 +137,7 @@ def link(
 
 
 def sizes(path: Path) -> SectionSizes:
-    """Return what an object or ELF file takes on the device."""
+    """Return the memory that an object or ELF file needs on the device."""
     elffile = package("elftools.elf.elffile", "measuring an object file")
     parts = {"text": 0, "constants": 0, "data": 0, "bss": 0}
     with open(path, "rb") as file:
@@ -162,7 +162,7 @@ def _chosen(compiler: str | None) -> str:
         raise DeviceError(
             f"compiling for a Cortex-M4 needs {_GCC} on the PATH (Debian: apt-get install "
             'gcc-arm-none-eabi) or, without root, pip install "secateur[device]"'
-            + (f"; {compiler} is not here, {' and '.join(compilers)} is" if compilers else "")
+            + (f"; {compiler} is not installed, {' and '.join(compilers)} is" if compilers else "")
         )
     return compiler or compilers[0]
 

@@ -1,7 +1,7 @@
-"""A Cortex-M4F in this process: functions of an ELF file called with arrays, instructions counted.
+"""An emulated Cortex-M4F that calls functions of an ELF file with arrays and counts instructions.
 
-Instructions are counted by the block: a basic block always runs whole, and how many instructions
-it has is read from its bytes once. An instruction that its condition skips counts as one, as on the
+Instructions are counted per basic block, which always runs completely; the number of instructions
+in a block is decoded once. An instruction that is skipped by its condition counts as one, as on the
 device and in QEMU. Two runs with the same arrays give the same count.
 """
 
@@ -19,11 +19,11 @@ __all__ = ["Emulator"]
 
 _PAGE = 0x1000
 _FLASH, _RAM, _RAM_BYTES = 0x00000000, 0x20000000, 0x00400000
-# A page of its own, where functions return to and the emulation ends.
+# A separate page to which functions return, where the emulation ends.
 _RETURN = 0x10000000
 _STACK_BYTES = 0x40000
 _TOP, _BOTTOM = _RAM + _RAM_BYTES, _RAM + _RAM_BYTES - _STACK_BYTES
-# What the unused stack holds, by which the used part is known.
+# The pattern in the unused stack, by which the used part is found.
 _PAINT = 0xA5
 _ALIGN = 8
 
@@ -31,11 +31,11 @@ _ALIGN = 8
 class Emulator:
     """An emulated Cortex-M4F with an ELF file in its memory.
 
-    What static variables hold stays from call to call; `reset` loads the file anew.
+    Static variables keep their values between calls; `reset` loads the file again.
 
     Args:
-        elf: A file that `cortex.link` made.
-        most_instructions: A call that takes more is an error.
+        elf: A file from `cortex.link`.
+        most_instructions: Maximum number of instructions per call; more are an error.
     """
 
     def __init__(self, elf: Path, *, most_instructions: int = 10**9) -> None:
@@ -48,7 +48,7 @@ class Emulator:
         self.reset()
 
     def reset(self) -> None:
-        """Put memory and registers back to what they are after a start."""
+        """Reset memory and registers to their state after start-up."""
         u, arm = self._unicorn, self._arm
         # The model is chosen before memory is mapped: choosing it starts the processor anew.
         uc = u.Uc(u.UC_ARCH_ARM, u.UC_MODE_THUMB | u.UC_MODE_MCLASS)
@@ -65,13 +65,13 @@ class Emulator:
         self._uc = uc
 
     def call(self, symbol: str, *arguments: np.ndarray | int) -> CallResult:
-        """Call a function with pointers to copies of the arrays, which get what it left there.
+        """Call a function with pointers to copies of the arrays, and copy the results back.
 
         Args:
-            symbol: The name of a function that is not static.
-            arguments: Contiguous arrays, passed as pointers; integers, passed as they are. An
-                array that is not writeable is input only. Arrays need not outlive the call: one
-                that is passed again, such as a state, is copied in again.
+            symbol: Name of a function that is not static.
+            arguments: Contiguous arrays, passed as pointers, and integers, passed by value. Arrays
+                that are not writeable are inputs only. All arrays are copied in on every call,
+                including a state that is passed again.
         """
         address = self.symbols.get(symbol)
         if address is None:
@@ -113,7 +113,7 @@ class Emulator:
         )
 
     def _lowest_written(self) -> int:
-        """Return the lowest address of the stack that was written, and paint the stack anew."""
+        """Return the lowest stack address that was written, and fill the stack again."""
         stack = np.frombuffer(self._uc.mem_read(_BOTTOM, _STACK_BYTES), np.uint8)
         written = np.flatnonzero(stack != _PAINT)
         depth = _STACK_BYTES - int(written[0]) if written.size else 0
@@ -150,7 +150,7 @@ class Emulator:
 
 
 def _instructions(code: bytes) -> int:
-    """Return how many Thumb instructions these are: 4 bytes or 2, by their first five bits."""
+    """Return the number of Thumb instructions, of 4 or 2 bytes by their first five bits."""
     position = count = 0
     while position < len(code):
         position += 4 if code[position + 1] >> 3 in (0b11101, 0b11110, 0b11111) else 2
@@ -159,7 +159,7 @@ def _instructions(code: bytes) -> int:
 
 
 def _read(path: Path) -> tuple[list[tuple[int, bytes]], dict[str, int]]:
-    """Return the contents of memory at the start, zeros included, and where functions are."""
+    """Return the initial contents of memory, zeros included, and the functions' addresses."""
     elffile = package("elftools.elf.elffile", "reading an ELF file")
     with open(path, "rb") as file:
         elf = elffile.ELFFile(file)

@@ -1,4 +1,4 @@
-"""What exported C is on a Cortex-M4F: compiled, and run in an emulator."""
+"""Measurement of exported C on a Cortex-M4F, compiled and run in an emulator."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from secateur.exports.device import cortex, emulator
 
 __all__ = ["DeviceMeasurement", "measure_source"]
 
-_STATE = 1 << 16  # bytes that are there for a state, more than any has
+_STATE = 1 << 16  # bytes reserved for a state, more than any needs
 
 
 @dataclass(frozen=True)
 class DeviceMeasurement:
-    """Sizes and one call.
+    """Sizes, and the cost and results of calls.
 
     Attributes:
         flash_bytes: Code and constants.
         ram_bytes: Static memory.
-        stack_bytes: The deepest stack of a call.
+        stack_bytes: Maximum stack depth of a call.
         instructions: Number of instructions of a call, on average over the rows or frames.
         outputs: Outputs of every row or frame.
     """
@@ -38,13 +38,13 @@ class DeviceMeasurement:
 def measure_source(
     source: Source, frames: np.ndarray, *, optimise: str = "size", compiler: str | None = None
 ) -> DeviceMeasurement:
-    """Compile C for a Cortex-M4F and run it on some rows, or frames in their order.
+    """Compile C for a Cortex-M4F and run it on rows, or on consecutive frames.
 
     Args:
         source: The files.
         frames: Inputs of shape (calls, inputs).
         optimise: "size" compiles with -Os, "speed" with -O2.
-        compiler: "gcc" or "zig"; by default whichever is there.
+        compiler: "gcc" or "zig". Defaults to the one that is installed.
 
     Raises:
         DeviceError: A compiler or the emulator is missing; the message says what to install.

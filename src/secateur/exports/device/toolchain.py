@@ -1,4 +1,4 @@
-"""What all targets share: finding a tool, running it, and what a call reports."""
+"""Code shared by all targets: finding a tool, running it, and the result of a call."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from types import ModuleType
 
 __all__ = ["STRICT", "CallResult", "DeviceError"]
 
-#: Every warning that C code from here has to be free of.
+#: Warnings that generated C code must not cause.
 STRICT = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror")
 
 _PACKAGES = 'pip install "secateur[device]"'
 
 
 class DeviceError(RuntimeError):
-    """A compiler or an emulator is missing, or refused; the message says what to do."""
+    """A compiler or an emulator is missing, or failed; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class CallResult:
-    """What one call did.
+    """The result and the cost of one call.
 
     Attributes:
-        returned: What an `int` function returned (register r0); without meaning for `void`.
-        instructions: Instructions executed, from the first of the function to its return; None
-            where they are not counted. They are not cycles: a division takes 14 of those.
-        stack_bytes: How deep the stack was written, in bytes; None where it is not measured.
+        returned: Return value of an `int` function (register r0); meaningless for `void`.
+        instructions: Number of instructions executed, from the first of the function to its
+            return; None if they were not counted. They are not cycles: a division takes 14.
+        stack_bytes: Stack depth in bytes; None if it was not measured.
     """
 
     returned: int
@@ -39,7 +39,7 @@ class CallResult:
 
 
 def executable(names: Sequence[str], purpose: str, remedy: str) -> str:
-    """Return the path of the first program that is there."""
+    """Return the path of the first program that is installed."""
     for name in names:
         path = shutil.which(name)
         if path:
@@ -56,7 +56,7 @@ def package(name: str, purpose: str) -> ModuleType:
 
 
 def run_tool(command: Sequence[str], *, timeout: float = 300.0) -> str:
-    """Run a compiler or the like, and return what it prints; its complaints are a DeviceError."""
+    """Run a tool and return its output; a failure raises a DeviceError with its messages."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout, check=False, errors="replace"
@@ -70,7 +70,7 @@ def run_tool(command: Sequence[str], *, timeout: float = 300.0) -> str:
 
 
 def folders_of(sources: Iterable[Path]) -> list[str]:
-    """Return the options that let sources include the headers beside them."""
+    """Return the options that let sources include headers in their own folders."""
     return [f"-I{folder}" for folder in dict.fromkeys(str(Path(s).parent) for s in sources)]
 
 

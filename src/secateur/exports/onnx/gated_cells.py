@@ -1,8 +1,8 @@
-"""Gated cells, found in the body of a loop by what it computes and not by who wrote it.
+"""Recognition of gated cells (GRU, LSTM) in the body of a loop by what it computes.
 
-A guess is made from the few steps that all libraries share (the gates' sigmoids, the candidate's
-tanh); weights are read off by evaluating parts of the body on zeros and unit vectors; and the guess
-counts only if the cell built from them equals the body on random inputs.
+A guess is based on the few steps that all libraries share (the gates' sigmoids, the candidate's
+tanh); weights are found by evaluating parts of the body on zeros and unit vectors; and the guess is
+accepted only if the resulting cell equals the body on random inputs.
 
     GRU:   z = σ(W_z x + R_z h + b_z)      r = σ(W_r x + R_r h + b_r)
            n = tanh(W_n x + b_n + r ∘ (R_n h + c_n)),  or with R_n (r ∘ h) + c_n
@@ -27,7 +27,7 @@ from secateur.exports.graph import Atom, ExportError, Graph, Node, Value
 __all__ = ["GatedCell", "recognise_cell"]
 
 _TOLERANCE = 1e-10
-_TRIALS = 16  # random rows that a guess is held against
+_TRIALS = 16  # random rows on which a guess is tested
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,10 +39,11 @@ class GatedCell:
         weights: W, of shape (gates · units, inputs).
         recurrent: R, of shape (gates · units, units).
         bias_x: Bias of shape (gates · units,).
-        bias_h: Likewise; other than 0 only for the candidate of a GRU.
+        bias_h: Bias of the recurrent part, of the same shape; nonzero only for the candidate of a
+            GRU.
         linear_before_reset: For a GRU, whether r multiplies R h + c, or h itself.
-        hidden: The place of h among what the loop carries; an LSTM's c has the other of two.
-        inputs: The places of the loop's inputs that x is put together from.
+        hidden: Position of h among the values that the loop carries; an LSTM's c is the other one.
+        inputs: Positions of the loop's inputs that are combined to x.
     """
 
     kind: str
@@ -85,7 +86,7 @@ class _AffineForm(NamedTuple):
     bias: np.ndarray
 
     def flipped(self, flip: bool) -> _AffineForm:
-        """Of the gate that is one minus this one: 1 − σ(a) = σ(−a)."""
+        """Return the form of one minus this gate: 1 − σ(a) = σ(−a)."""
         return _AffineForm(*(-a for a in self)) if flip else self
 
     def blocks(self, size: int) -> list[_AffineForm]:
@@ -94,7 +95,7 @@ class _AffineForm(NamedTuple):
 
 
 def recognise_cell(node: Node) -> GatedCell:
-    """Find which cell a `recurrent` step repeats.
+    """Recognise the cell that a `recurrent` step repeats.
 
     Args:
         node: The step.
@@ -106,7 +107,7 @@ def recognise_cell(node: Node) -> GatedCell:
     guesses = _lstms(body) if body.carried == 2 else _grus(body)
     cell = body.first_right(guesses)
     if cell is None:
-        raise body.unsupported("what it repeats is neither of them")
+        raise body.unsupported("its body is neither a GRU nor an LSTM cell")
     return cell
 
 
@@ -123,7 +124,7 @@ class _LoopBody:
         self.places = tuple(i for i, value in enumerate(frames) if value in read)
         self.frames = [frames[i] for i in self.places]
         if self.carried not in (1, 2) or len({s.shape for s in self.states}) != 1:
-            raise self.unsupported(f"it carries {self.carried} arrays")
+            raise self.unsupported(f"its state has {self.carried} arrays")
         if not self.frames or not self.states[0].shape:
             raise self.unsupported("it reads no input")
         *self.lead, self.units = self.states[0].shape
@@ -149,7 +150,7 @@ class _LoopBody:
         states: Sequence[np.ndarray],
         fixed: dict[Value, np.ndarray] | None = None,
     ) -> list[np.ndarray]:
-        """Values inside the body for rows of inputs and states; `fixed` ones are not computed."""
+        """Evaluate values inside the body for rows of inputs and states, given the `fixed` ones."""
         fixed = fixed or {}
         nodes = [n for n in self.graph.nodes if not set(n.outputs) & set(fixed)]
         graph = Graph([*self.states, *self.frames, *fixed], list(outputs), nodes)
@@ -169,7 +170,7 @@ class _LoopBody:
     def affine(
         self, outputs: Sequence[Value], hidden: int, fixed: dict[Value, np.ndarray] | None = None
     ) -> list[_AffineForm]:
-        """Read off weights, as if the values were affine in x and h."""
+        """Return the weights of values that are assumed to be affine in x and h."""
         inputs, units = sum(self.widths), self.units
         x, h = np.zeros((2, 1 + inputs + units, max(inputs, units)))
         x[1 : 1 + inputs, :inputs] = np.eye(inputs)
@@ -185,14 +186,14 @@ class _LoopBody:
         return affine_values
 
     def sized(self, nodes: Iterable[Node]) -> list[Node]:
-        """The steps whose result holds whole blocks of as many elements as the state, per row."""
+        """Return the steps whose result, per row, consists of blocks of the state's size."""
         return [
             n for n in nodes
             if list(n.output.shape[:-1]) == self.lead and n.output.shape[-1] % self.units == 0
         ]  # fmt: skip
 
     def first_right(self, guesses: Iterator[GatedCell]) -> GatedCell | None:
-        """The first guess that equals the body on random rows."""
+        """Return the first guess that equals the body on random rows."""
         random = np.random.default_rng(0)
         x = random.normal(size=(_TRIALS, sum(self.widths)))
         states = [random.normal(size=(_TRIALS, self.units)) for _ in self.states]
@@ -211,7 +212,7 @@ def _grus(body: _LoopBody) -> Iterator[GatedCell]:
     if len(blocks) != 2:
         return
     for reset, flip_r, candidate in product((0, 1), (False, True), candidates):
-        # The candidate without and with all of the past: where the reset gate is 0 and 1.
+        # The candidate with the reset gate at 0 and at 1: without and with the past state.
         without, with_ = (
             body.affine(
                 [candidate.inputs[0]], 0, _gate_values(body, gates, reset, value)  # type: ignore[list-item]
@@ -237,7 +238,7 @@ def _grus(body: _LoopBody) -> Iterator[GatedCell]:
 def _gate_values(
     body: _LoopBody, gates: list[Node], reset: int, value: float
 ) -> dict[Value, np.ndarray]:
-    """All gates at ½, but for the one in place of the reset gate."""
+    """Return gate values of ½, except for the assumed reset gate."""
     numbers = np.full(2 * body.units, 0.5)
     numbers[reset * body.units : (reset + 1) * body.units] = value
     ends = np.cumsum([g.output.shape[-1] for g in gates])

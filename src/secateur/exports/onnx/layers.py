@@ -29,7 +29,7 @@ def write_linear(writer: OperatorWriter, node: Node, x: str) -> str:
 
 
 def write_conv(writer: OperatorWriter, node: Node, x: str) -> str:
-    """Write a convolution, or, where the input is stretched, the transpose of one."""
+    """Write a convolution or, if the input is dilated, a transposed convolution."""
     attributes, weights = node.attributes, node.attributes["weights"]
     if any(s != 1 for s in attributes["stretch"]):
         return _transposed_conv(writer, node, x)
@@ -47,15 +47,15 @@ def write_conv(writer: OperatorWriter, node: Node, x: str) -> str:
 
 
 def _transposed_conv(writer: OperatorWriter, node: Node, x: str) -> str:
-    """Write a convolution of a stretched input.
+    """Write a convolution of a dilated input.
 
-    It is the transpose of the convolution that strides as far as the input is stretched; the
-    kernel is turned around, and what was padded beyond the kernel's reach is cut off.
+    It is the transpose of the convolution whose stride equals the dilation; the kernel is reversed,
+    and padding beyond the kernel's reach is cut off.
     """
     attributes, weights = node.attributes, node.attributes["weights"]
     if any(s != 1 for s in attributes["strides"]):
         raise ExportError(
-            f"a convolution that stretches and strides cannot be exported ({node.where})."
+            f"a convolution with both input dilation and stride cannot be exported ({node.where})."
         )
     reach = [(n - 1) * d for n, d in zip(weights.shape[2:], attributes["dilation"], strict=True)]
     cuts = [(r - a, r - b) for r, (a, b) in zip(reach, attributes["padding"], strict=True)]
@@ -87,7 +87,7 @@ def write_pool(writer: OperatorWriter, node: Node, x: str) -> str:
     unmoved = all(window[a] == strides[a] == 1 and not any(padding[a]) for a in (0, 1))
     if rank < 3 or not unmoved:
         raise ExportError(
-            f"pooling over rows, or over all axes but the rows, cannot be exported ({node.where}). "
+            f"pooling over rows, or over all other axes, cannot be exported ({node.where}). "
             "Supported: windows in space, for each row and channel."
         )
     size = window[spatial]
@@ -159,7 +159,7 @@ def write_recurrent(writer: OperatorWriter, node: Node) -> list[str]:
 
 
 def _initial_states(writer: OperatorWriter, node: Node, cell: GatedCell, lead: list) -> list[str]:
-    """Names of the states to begin with; nothing where they are 0, as ONNX assumes."""
+    """Return the names of the initial states; empty for 0, which is the default in ONNX."""
     initial = node.attributes["initial"]
     if not any(np.any(a) for a in initial):
         return []
@@ -169,7 +169,7 @@ def _initial_states(writer: OperatorWriter, node: Node, cell: GatedCell, lead: l
         start = Constant.of(initial[place])
         if len(lead) != 1 or start.array.shape[0] != 1:
             raise ExportError(
-                f"a state that begins differently in every row cannot be exported ({node.where})."
+                f"an initial state that differs between rows cannot be exported ({node.where})."
             )
         row = np.broadcast_to(start.array, (1, cell.units))[None]
         target = writer.lengths((1, lead[0], cell.units))

@@ -12,6 +12,8 @@ import jax
 import numpy as np
 
 from secateur import __version__
+from secateur.beliefs import mean_weights
+from secateur.compaction.smaller_function import SmallerFunction
 from secateur.exports.comparison import compare_with_predict
 from secateur.exports.example_rows import draw_rows, find_row_shape
 from secateur.exports.graph import ExportError
@@ -25,6 +27,7 @@ from secateur.exports.predictions import (
     make_function,
 )
 from secateur.exports.sheet import Difference
+from secateur.importing import ImportedFunction
 from secateur.networks import Dense, Gru
 from secateur.propagation import UnsupportedOperation, draws
 from secateur.trained import Trained
@@ -36,14 +39,13 @@ _IR_VERSION = 8
 
 
 class OnnxModel(NamedTuple):
-    """A model as ONNX, and what is known of it.
+    """A model as ONNX, with a description.
 
     Attributes:
         content: Bytes of the file.
         meanings: Meaning of each output by name.
-        mean: "predictive" if it is written with its moments, "weights" if at posterior means.
-        differences: How far predictions are from `Trained.predict`, by output; empty if that was
-            not asked for.
+        mean: "predictive" if moments are written, "weights" for the network at posterior means.
+        differences: Differences from `Trained.predict`, by output; empty if not requested.
     """
 
     content: bytes
@@ -62,29 +64,30 @@ def to_onnx(
 ) -> bytes:
     """Return a trained model as ONNX (opset 17, IR version 8).
 
-    The model takes `inputs`, rows of float32 in the data's own units, any number of them (and of
-    frames, for a recurrent network). It returns what `predict` says of them, in float32: `mean`,
-    `standard_deviation` and the ends `lower` and `upper` of the 95 % interval in the data's units;
-    `probabilities` for classes and yes or no; `rate` and `standard_deviation` for counts.
+    The model takes `inputs`, any number of rows of float32 in the data's own units (and any number
+    of frames, for a recurrent network). It returns the predictive distribution of `predict` in
+    float32: `mean`, `standard_deviation` and the ends `lower` and `upper` of the 95 % interval in
+    the data's units; `probabilities` for classes and binary targets; `rate` and
+    `standard_deviation` for counts.
 
     A network of up to 20 000 weights without loops is written with its moments. A larger or
-    recurrent one, or one whose inference samples, is written at the posterior means of its weights,
-    with the standard deviation and interval of the noise alone. The metadata say which; `export`
-    adds how far predictions are from those of `Trained.predict`.
+    recurrent network, or one whose inference samples, is written at the posterior means of its
+    weights, with the standard deviation and interval of the noise alone. The metadata state which;
+    `export` adds the difference from the predictions of `Trained.predict`.
 
-    Dead units stay in it; `export` takes them out first.
+    Dead units are included; `export` removes them first.
 
     Args:
         trained: A trained model.
-        inputs: Example rows, for a function of your own, whose input's shape is not known
-            otherwise, and for the ranges in the metadata.
+        inputs: Example rows, for the input shape of a function of your own and for the ranges in
+            the metadata.
         input_names: Names of the inputs, for the metadata. Defaults to those of the model's table.
-        uncertainty: Whether the standard deviation, the interval and moments are written. Without
+        uncertainty: Whether to write the standard deviation, the interval and moments. Without
             them the file is smallest.
         mean: "weights" or "predictive"; see `export`.
 
     Raises:
-        ExportError: Something in the model has no counterpart.
+        ExportError: An operation of the model is not supported.
         ImportError: The package onnx is not installed.
     """
     return write_onnx(
@@ -108,23 +111,28 @@ def write_onnx(
     mean: str | None = None,
     compared: bool = True,
 ) -> OnnxModel:
-    """Return a trained model as ONNX, and what is known of it; see `to_onnx`.
+    """Return a trained model as ONNX, with a description; see `to_onnx`.
 
-    The metadata state weights and free energy of `original`, which `trained` was made from, and
+    The metadata state weights and free energy of `original`, from which `trained` was made, and
     with `compared` the difference from `Trained.predict`.
     """
     onnx = import_onnx()
     check_mean(mean)
-    symbolic, written = _lower(trained, inputs, uncertainty, mean)
+    imported = _find_imported(original, mean)
+    if imported is None:
+        symbolic, written = _lower(trained, inputs, uncertainty, mean)
+    else:
+        symbolic, written = _lower_imported(trained, imported, inputs)
     meanings = written.meanings
+    source = "inputs" if imported is None else imported.inputs[0].name
     from secateur.exports.onnx.operators import OperatorWriter, describe_value
 
-    writer = OperatorWriter(symbolic, "inputs")
+    writer = OperatorWriter(symbolic, source)
     writer.write(list(meanings))
     graph = onnx.helper.make_graph(
         writer.nodes,
         "secateur",
-        [describe_value("inputs", symbolic.shape(symbolic.graph.inputs[0]))],
+        [describe_value(source, symbolic.shape(symbolic.graph.inputs[0]))],
         [
             describe_value(name, symbolic.shape(a))
             for name, a in zip(meanings, symbolic.graph.outputs, strict=True)
@@ -137,9 +145,14 @@ def write_onnx(
         ir_version=_IR_VERSION,
         producer_name="secateur",
     )
+    if imported is not None:
+        _name_rows(model.graph, imported)
     width = symbolic.graph.inputs[0].shape[-1]
     dtype = symbolic.graph.inputs[0].dtype
-    differences = _compare(trained, written.function, inputs, dtype) if compared else ()
+    differences: tuple[Difference, ...] = ()
+    if compared:
+        are_scores = imported is not None and imported.last_step is None
+        differences = _compare(trained, written.function, inputs, dtype, are_scores)
     metadata = _describe(trained, original, width, inputs, input_names)
     metadata |= {f"output_{name}": meaning for name, meaning in meanings.items()}
     if differences:
@@ -150,10 +163,59 @@ def write_onnx(
     return OnnxModel(model.SerializeToString(), meanings, averaged, differences)
 
 
+# --- a network that came from an ONNX file --------------------------------------------------------
+
+
+def _find_imported(original: Trained, mean: str | None) -> ImportedFunction | None:
+    """Return the function of an ONNX file that a model was made of, if it is written like that."""
+    f = original.model.f
+    while isinstance(f, SmallerFunction):
+        f = f.f
+    is_plain = original.scaling.inputs is None and original.scaling.targets is None
+    if not isinstance(f, ImportedFunction) or mean == "predictive" or not is_plain:
+        return None
+    return f if len(f.inputs) == 1 and len(f.outputs) == 1 else None
+
+
+def _lower_imported(
+    trained: Trained, imported: ImportedFunction, inputs: Any
+) -> tuple[SymbolicGraph, ExportedFunction]:
+    """Return the graph of a network at its posterior means, with what its file put at its end."""
+    weights, f = mean_weights(trained.beliefs), trained.model.f
+    name = imported.outputs[0].name
+    meanings = {name: "that of the network that was read, at the posterior means of its weights"}
+    function = ExportedFunction(lambda x: [imported.finish(f(weights, x))], meanings, False)
+    shape = find_row_shape(trained, inputs) if imported.row_shape is None else imported.row_shape
+    dtype = find_dtype(trained)
+    lengths = (imported.inputs[0].shape or ())[1:]
+    if len(lengths) > 1 and not isinstance(lengths[0], int):  # a length of time
+        try:
+            return lower_for_any_size(function.function, (None, *shape[1:]), dtype), function
+        except (ExportError, TypeError, ValueError):
+            pass
+    return lower_for_any_size(function.function, shape, dtype), function
+
+
+def _name_rows(graph: Any, imported: ImportedFunction) -> None:
+    """Give the axes of rows the names, or fixed lengths, of the file that was read."""
+    pairs = ((graph.input[0], imported.inputs[0]), (graph.output[0], imported.outputs[0]))
+    for proto, value in pairs:
+        rows = value.shape[0] if value.shape else None
+        dimension = proto.type.tensor_type.shape.dim[0]
+        if isinstance(rows, int) and imported.file_rows == rows:
+            dimension.dim_value = rows
+        elif isinstance(rows, str):
+            dimension.dim_param = rows
+
+
 def _compare(
-    trained: Trained, function: Callable[[Any], list[Any]], inputs: Any, dtype: Any
+    trained: Trained,
+    function: Callable[[Any], list[Any]],
+    inputs: Any,
+    dtype: Any,
+    are_scores: bool,
 ) -> tuple[Difference, ...]:
-    """Return how far a function that is written is from `Trained.predict`."""
+    """Return the differences between an exported function and `Trained.predict`."""
     rows = inputs
     if rows is None:
         rows = draw_rows(trained, find_row_shape(trained, None))
@@ -165,6 +227,7 @@ def _compare(
         rows,
         lambda rows: first(rows.astype(dtype)),
         is_drawn=inputs is None,
+        are_scores=are_scores,
         names=() if labels is None else labels.outputs,
     )
 
@@ -189,7 +252,7 @@ def _lower(
     plain = make_function(trained, by_moments=False, uncertainty=uncertainty, dtype=dtype)
     reason = "with uncertainty=False the network is written at the posterior means of its weights"
     if has_loop(plain.function, shape, dtype):
-        reason = "a loop over time has no moments in ONNX"
+        reason = "moments of a loop over time cannot be written in ONNX"
         if len(shape) > 1 and mean != "predictive":
             try:
                 any_length = (None, *shape[1:])
@@ -199,13 +262,13 @@ def _lower(
     elif uncertainty and mean != "weights":
         reason = "its predictions average networks that are drawn from the posterior"
         if knows_moments(trained) or (mean == "predictive" and not draws(trained.model.inference)):
-            # Formulas of moments depend on the type: they are written for the float32 of ONNX.
+            # Formulas of moments depend on the dtype: they are written for the float32 of ONNX.
             single = np.dtype(np.float32)
             moments = make_function(trained, by_moments=True, uncertainty=True, dtype=single)
             try:
                 return lower_for_any_size(moments.function, shape, single), moments
             except (ExportError, UnsupportedOperation) as error:
-                reason = str(error)  # written without, as its meanings will say
+                reason = str(error)  # written without moments, as the meanings will state
     if mean == "predictive":
         raise ExportError(
             f"mean='predictive' cannot be written for this model: {reason.rstrip('.')}. "
@@ -215,12 +278,14 @@ def _lower(
 
 
 def _row_shape(trained: Trained, inputs: Any) -> tuple[int | None, ...]:
-    """Return the shape of a row; None for a length of time that may be any."""
+    """Return the shape of a row; None for an arbitrary number of frames."""
     f = trained.model.f
     if isinstance(f, Dense):
         return (f.inputs,)
     if isinstance(f, Gru):
         return (None, f.inputs)
+    if isinstance(f, ImportedFunction) and f.row_shape is not None:
+        return f.row_shape
     if inputs is None:
         raise ExportError(
             "the shape of the model's input is not known. Give some rows of it: inputs=x[:5]."
@@ -231,7 +296,7 @@ def _row_shape(trained: Trained, inputs: Any) -> tuple[int | None, ...]:
     return shape[1:]
 
 
-# --- what the file says of itself -----------------------------------------------------------------
+# --- metadata -------------------------------------------------------------------------------------
 
 
 def _describe(
@@ -241,7 +306,7 @@ def _describe(
     inputs: Any,
     input_names: Sequence[str] | None,
 ) -> dict[str, str]:
-    """Return the model's metadata: texts by name; lists and numbers in JSON."""
+    """Return the model's metadata: strings by name; lists and numbers in JSON."""
     labels = find_labels(trained)
     if input_names is None and labels is not None:
         input_names = labels.inputs
@@ -269,7 +334,7 @@ def _describe(
 
 
 def _fingerprint(beliefs: Any) -> str:
-    """Return the SHA-256 of all that is believed of the weights, in the order of the leaves."""
+    """Return the SHA-256 of the beliefs about the weights, in the order of the leaves."""
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(beliefs):
         if not isinstance(leaf, jax.Array | np.ndarray):
@@ -284,7 +349,7 @@ def _fingerprint(beliefs: Any) -> str:
 def _find_ranges(
     labels: TableLabels | None, inputs: Any, width: int
 ) -> list[list[float] | None] | None:
-    """Return the least and the largest value of every input, None where they are not known."""
+    """Return the smallest and largest value of every input, None if unknown."""
     if inputs is not None and np.size(inputs):
         rows = np.asarray(inputs, np.float64).reshape(-1, width)
         return np.stack([rows.min(0), rows.max(0)], axis=1).tolist()

@@ -18,6 +18,7 @@ __all__ = ["OperatorWriter", "describe_value"]
 
 _END = np.iinfo(np.int64).max
 _START = np.iinfo(np.int64).min
+_SMALLEST_IN_STEPS = 256  # numbers of an array that is written in 8 bits where that is exact
 _REDUCE = {"max": "ReduceMax", "min": "ReduceMin", "prod": "ReduceProd", "mean": "ReduceMean"}
 
 
@@ -41,7 +42,7 @@ class OperatorWriter:
         self.needed = {a for n in graph.nodes for a in n.inputs} | {*graph.outputs}
 
     def write(self, outputs: Sequence[str]) -> None:
-        """Write all steps, and give the results their names."""
+        """Write all steps, and name the results."""
         graph = self.symbolic.graph
         for node in graph.nodes:
             if node.op == "recurrent":
@@ -52,7 +53,7 @@ class OperatorWriter:
             self.nodes.append(helper.make_node("Identity", [self.whole(atom)], [name], name=name))
 
     def initialisers(self) -> list[Any]:
-        """Return the arrays that some operator reads."""
+        """Return the arrays that operators read."""
         read = {name for node in self.nodes for name in node.input}
         return [array for array in self.arrays.values() if array.name in read]
 
@@ -89,18 +90,21 @@ class OperatorWriter:
         return names
 
     def new(self, stem: str) -> str:
-        """Return a name that nothing has yet."""
+        """Return an unused name."""
         self.counts[stem] += 1
         return f"{stem}_{self.counts[stem]}"
 
     def array(self, values: Any, stem: str) -> str:
-        """Return the name of a known array; equal arrays are kept once."""
+        """Return the name of a known array; equal arrays are stored once."""
         values = np.ascontiguousarray(values)
         if values.dtype.kind == "f":
             with np.errstate(over="ignore"):
                 values = values.astype(np.float32)
         key = (values.dtype.str, values.shape, values.tobytes())
         if key not in self.arrays:
+            steps = _find_steps(values)
+            if steps is not None:
+                return self.op("DequantizeLinear", [self.array(a, stem) for a in steps])
             self.arrays[key] = numpy_helper.from_array(values, self.new(stem))
         return self.arrays[key].name
 
@@ -117,7 +121,7 @@ class OperatorWriter:
         return self.symbolic.shape(atom)
 
     def read(self, atom: Atom) -> str:
-        """Return the name of an operand that may be spread by its reader."""
+        """Return the name of an operand that its reader may broadcast."""
         return (
             self.array(atom.array, "constant") if isinstance(atom, Constant) else self.names[atom]
         )
@@ -129,11 +133,11 @@ class OperatorWriter:
         return self.read(atom)
 
     def expand(self, name: str, to: Atom) -> str:
-        """Spread an array to the shape of another."""
+        """Broadcast an array to the shape of another."""
         return self.op("Expand", [name, self.lengths(self.shape(to))])
 
     def lengths(self, shape: Sequence[Length]) -> str:
-        """Return the name of an array of lengths, some of which are those of the model's input."""
+        """Return the name of an array of lengths, some of which depend on the model's input."""
         if all(isinstance(n, int) for n in shape):
             return self.whole_numbers(shape)  # type: ignore[arg-type]
         return self.op("Concat", [self.length(n) for n in shape], axis=0)
@@ -176,7 +180,7 @@ class OperatorWriter:
 
     def _reshape(self, node: Node, operands: list[str]) -> str:
         before, after = (self.shape(a) for a in (node.inputs[0], node.output))
-        # In ONNX, 0 is the length that the axis in this place has already.
+        # In ONNX, 0 means that this axis keeps its length.
         stays = [isinstance(n, Dim) and n == m for m, n in zip(before, after, strict=False)]
         kept = [0 if any(stays[i : i + 1]) else n for i, n in enumerate(after)]
         return self.reshape(operands[0], kept)
@@ -230,8 +234,24 @@ class OperatorWriter:
         return self.op(_REDUCE[kind], operands, axes=axes, keepdims=0)
 
 
+def _find_steps(values: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return 8-bit numbers and the one scale whose products are exactly these values, or None.
+
+    Networks that were quantised before they were read have such weights.
+    """
+    if values.dtype != np.float32 or values.size < _SMALLEST_IN_STEPS:
+        return None
+    scale = np.abs(values).max() / np.float32(127)
+    if not 0 < scale < np.inf:
+        return None
+    steps = np.rint(values / scale).astype(np.int8)
+    if not np.array_equal(steps.astype(np.float32) * scale, values):
+        return None
+    return steps, np.asarray(scale)
+
+
 def _edge(node: Node, first: int, second: int, end: int, other_end: int) -> int:
-    """An index from the beginning, or from the end (negative), where that is what is the same."""
+    """Return an index from the start, or from the end (negative) if that is constant."""
     if (first, second) == (end, other_end):
         return _END
     if first == second:
@@ -239,7 +259,7 @@ def _edge(node: Node, first: int, second: int, end: int, other_end: int) -> int:
     if end - first == other_end - second:
         return int(first - end)
     raise ExportError(
-        f"a place that depends on the number of rows or frames cannot be exported ({node.where})."
+        f"an index that depends on the number of rows or frames cannot be exported ({node.where})."
     )
 
 
@@ -250,7 +270,7 @@ def describe_value(name: str, shape: Sequence[Length], kind: int = TensorProto.F
     )
 
 
-# --- elementwise functions; some need several operators, chosen so that no digits are lost --------
+# --- elementwise functions; some need several operators to stay accurate --------------------------
 
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -291,13 +311,13 @@ def _power(w: OperatorWriter, node: Node, x: str) -> str:
 
 
 def _expm1(w: OperatorWriter, node: Node, x: str) -> str:
-    """eˣ − 1 = tanh(x/2) (eˣ + 1), which keeps its digits near 0."""
+    """eˣ − 1 = tanh(x/2) (eˣ + 1), which is accurate near 0."""
     half = w.op("Tanh", [w.op("Mul", [x, w.number(0.5)])])
     return w.op("Mul", [half, w.op("Add", [w.op("Exp", [x]), w.number(1)])])
 
 
 def _log1p(w: OperatorWriter, node: Node, x: str) -> str:
-    """ln(1 + x) = 2 artanh(x / (2 + x)), which keeps its digits near 0; plainly beyond 1."""
+    """ln(1 + x) = 2 artanh(x / (2 + x)), which is accurate near 0; computed directly beyond 1."""
     ratio = w.op("Div", [x, w.op("Add", [x, w.number(2)])])
     near = w.op("Mul", [w.op("Atanh", [ratio]), w.number(2)])
     far = w.op("Log", [w.op("Add", [x, w.number(1)])])

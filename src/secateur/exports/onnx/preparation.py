@@ -1,6 +1,6 @@
-"""A graph made ready for ONNX: channels first, means as means, projections inside their loops.
+"""Preparation of graphs for ONNX: channels first, means as one operator, projections inside loops.
 
-Everything here changes a graph in place and keeps what it computes.
+Everything here changes a graph in place without changing its results.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def prepare_graph(graph: Graph) -> Graph:
 
 
 def _changes(graph: Graph, change: Callable[[Graph, Node, dict, dict], bool]) -> bool:
-    """Apply a change in the first place where it can be; whether there was one."""
+    """Apply a change to the first step that allows it; return whether there was one."""
     makers = {value: node for node in graph.nodes for value in node.outputs}
     users = graph.users()
     return any(change(graph, node, makers, users) for node in graph.nodes)
 
 
 def _mean(graph: Graph, node: Node) -> None:
-    """A sum over axes or windows, divided by their size: no length remains in the numbers."""
+    """Turn a sum over axes or windows, divided by their size, into a mean."""
     if node.op != "div" or not isinstance(node.inputs[1], Constant):
         return
     makers = {value: n for n in graph.nodes for value in n.outputs}
@@ -64,7 +64,7 @@ def _mean(graph: Graph, node: Node) -> None:
 
 
 def _channels_first(graph: Graph) -> None:
-    """Convolutions and pooling over the axes behind rows and channels, as ONNX has them."""
+    """Move the axes of convolutions and pooling behind rows and channels, as ONNX expects."""
     graph.nodes = [n for node in graph.nodes for n in _without_short_axes(node)]
     simplify_graph(graph)
     nodes: list[Node] = []
@@ -90,7 +90,7 @@ def _channels_first(graph: Graph) -> None:
 
 
 def _without_short_axes(node: Node) -> list[Node]:
-    """Pooling without the axes of length 1 that libraries add for rows that are mapped over."""
+    """Remove the axes of length 1 from pooling that libraries add under `vmap`."""
     if node.op != "pool":
         return [node]
     (x,), y, attributes = node.inputs, node.output, node.attributes
@@ -110,7 +110,7 @@ def _without_short_axes(node: Node) -> list[Node]:
 
 
 def _order(node: Node) -> tuple[int, ...] | None:
-    """The order of axes in which a step can be written, or None if it is right as it is."""
+    """Return the order of axes that a step needs, or None if no change is needed."""
     if node.op not in ("conv", "pool"):
         return None
     rank = len(node.output.shape)
@@ -124,7 +124,7 @@ def _order(node: Node) -> tuple[int, ...] | None:
         and tuple(attributes["padding"][a]) == (0, 0)
     ]  # fmt: skip
     if not still or 1 in still:
-        return None  # as it is, or the writer refuses it
+        return None  # no change, or not supported by the writer
     return (0, still[-1], *(a for a in range(1, rank) if a != still[-1]))
 
 
@@ -152,7 +152,7 @@ def _softmax(graph: Graph, node: Node, makers: dict, users: dict) -> bool:
 
 
 def _spread_reduction(atom: Atom, makers: dict, kind: str) -> Node | None:
-    """The reduction whose result, with its axes kept, is read; None if it is anything else."""
+    """Return the reduction behind a value whose axes are kept, or None."""
     reshape = makers.get(atom)
     if reshape is None or reshape.op != "reshape":
         return None
@@ -164,7 +164,7 @@ def _spread_reduction(atom: Atom, makers: dict, kind: str) -> Node | None:
 
 
 def _transpose_later(graph: Graph, node: Node, makers: dict, users: dict) -> bool:
-    """f(xᵀ) = f(x)ᵀ for elementwise f and for sums: on its way it meets its inverse."""
+    """Move transpositions behind elementwise functions and sums, where inverses cancel."""
     if node.op == "reduce":
         return _transpose_after_sum(graph, node, makers)
     if node.op not in ELEMENTWISE:
@@ -205,7 +205,7 @@ def _transpose_after_sum(graph: Graph, node: Node, makers: dict) -> bool:
 
 
 def _transposed_result(graph: Graph, node: Node, order: tuple[int, ...]) -> None:
-    """Let a step make its result in the order from before a transposition that follows now."""
+    """Make a step's result precede the transposition that is moved behind it."""
     y = node.output
     result = Value(tuple(y.shape[a] for a in np.argsort(order)), y.dtype)
     node.outputs = [result]
@@ -215,7 +215,7 @@ def _transposed_result(graph: Graph, node: Node, order: tuple[int, ...]) -> None
 
 
 def _flattened_in_other_order(graph: Graph, node: Node, makers: dict, users: dict) -> bool:
-    """A dense layer behind a flattened transposition takes its columns in the order before it."""
+    """Remove a transposition before flattening by reordering the next dense layer's columns."""
     if node.op != "linear" or not isinstance(node.inputs[0], Value):
         return False
     reshape = makers.get(node.inputs[0])
@@ -239,10 +239,10 @@ def _flattened_in_other_order(graph: Graph, node: Node, makers: dict, users: dic
     return True
 
 
-# --- loops: what need not be done frame by frame is done for all frames at once -------------------
+# --- loops: computations that can be done for all frames at once ----------------------------------
 
 
-# How the attributes of a step change where an axis of frames is put before all others.
+# Changes to the attributes of a step when an axis of frames is added in front.
 _WITH_FRAMES: dict[str, Callable[[dict[str, Any], int], dict[str, Any]]] = {
     "linear": lambda old, frames: {},
     "reshape": lambda old, frames: {},
@@ -258,7 +258,7 @@ _WITH_FRAMES: dict[str, Callable[[dict[str, Any], int], dict[str, Any]]] = {
 
 
 def readout_after_loop(graph: Graph, node: Node, makers: dict, users: dict) -> bool:
-    """What a loop computes from its new state is computed after it, for all frames at once."""
+    """Move what a loop computes from its new state behind the loop, for all frames at once."""
     if node.op != "recurrent":
         return False
     body: Graph = node.attributes["body"]
@@ -272,7 +272,7 @@ def readout_after_loop(graph: Graph, node: Node, makers: dict, users: dict) -> b
 
 
 def _readout(body: Graph, result: Atom, carried: int) -> list[Node]:
-    """The steps from new states and inputs to a result; none if there are others among them."""
+    """Return the steps from new states and inputs to a result, if it depends only on these."""
     known = {*body.outputs[:carried], *body.inputs[carried:]}
     makers = {value: n for n in body.nodes for value in n.outputs}
     needed, waiting = set(), [result]
@@ -322,7 +322,7 @@ def _move_out(graph: Graph, node: Node, place: int, steps: list[Node]) -> None:
 
 
 def projection_into_loop(graph: Graph, node: Node, makers: dict, users: dict) -> bool:
-    """W (A x + b): a product with weights ahead of a loop becomes part of the cell's weights.
+    """Fold a product with weights before a loop into the cell's weights: W (A x + b).
 
     Keras computes W x for all frames before it loops.
     """
@@ -347,7 +347,7 @@ def projection_into_loop(graph: Graph, node: Node, makers: dict, users: dict) ->
     projection = weights, np.zeros(len(weights)) if bias is None else bias
     node.attributes["projection"] = projection
     graph.replace(linear.output, linear.inputs[0])
-    for n in chain:  # what they move is narrower now
+    for n in chain:  # the arrays that they move are narrower now
         value = n.outputs[0]
         narrow = Value((*value.shape[:-1], weights.shape[1]), value.dtype)
         graph.replace(value, narrow)

@@ -1,7 +1,7 @@
-"""Graphs for any number of rows, and of frames: what does not change when those change is known.
+"""Graphs for an arbitrary number of rows and frames.
 
-A function is lowered twice, for two different (large, prime, never computed) numbers of rows and of
-frames. What is equal in both graphs is a fact of the model. What differs by the ratio of rows is a
+A function is lowered twice, for two different (large, prime, never evaluated) numbers of rows and
+of frames. What is equal in both graphs belongs to the model. What differs by the ratio of rows is a
 number of rows. If anything else differs, the model is not a function of one row at a time.
 """
 
@@ -25,7 +25,7 @@ _FRAMES = (7907, 7901)
 
 
 class Dim(NamedTuple):
-    """A length that is known only when the model runs: `factor` · product of `names`."""
+    """A length that is only known when the model runs: `factor` · product of `names`."""
 
     names: tuple[str, ...]
     factor: int
@@ -44,7 +44,7 @@ class SymbolicGraph:
     Attributes:
         graph: Lowered for one choice of numbers.
         shapes: Lengths of every value: an int, a `Dim`, or None where a length is neither.
-        other: The lengths of the second choice, for everything that has lengths.
+        other: Lengths for the second choice of numbers.
     """
 
     graph: Graph
@@ -57,7 +57,7 @@ class SymbolicGraph:
 
 
 class _Differs(Exception):
-    """The two graphs are not one."""
+    """The two graphs differ."""
 
 
 def lower_for_any_size(
@@ -67,12 +67,12 @@ def lower_for_any_size(
 
     Args:
         f: The model function with its weights filled in.
-        shape: Shape of its input without the rows; None in the first place for a length of time
-            that may be any.
-        dtype: Type of its input.
+        shape: Shape of its input without the rows; None as the first length means any number of
+            frames.
+        dtype: Dtype of its input.
 
     Raises:
-        ExportError: Something in it has no counterpart, or rows are not independent.
+        ExportError: An operation is not supported, or rows are not independent.
     """
     graphs = [prepare_graph(_lowered(f, shape, dtype, choice)) for choice in (0, 1)]
     try:
@@ -80,8 +80,8 @@ def lower_for_any_size(
     except _Differs as error:
         what = "rows or frames" if None in shape else "rows"
         raise ExportError(
-            f"the model depends on how many {what} it is given ({error}), so it cannot be exported "
-            "for any number of them. Supported: functions of one row at a time, such as "
+            f"the model depends on the number of {what} ({error}), so it cannot be exported "
+            "for an arbitrary number of them. Supported: functions of one row at a time, such as "
             "batch normalisation with running averages."
         ) from None
 
@@ -99,7 +99,7 @@ def _lowered(
 
 
 def length(first: int, second: int) -> Length:
-    """What a length is, from its two values."""
+    """Return a length, given its two values."""
     if first == second:
         return first
     both = [np.prod([a, b]) for a, b in zip(_ROWS, _FRAMES, strict=True)]
@@ -125,12 +125,12 @@ class _Pair:
 
     def graphs(self, first: Graph, second: Graph) -> None:
         if len(first.nodes) != len(second.nodes):
-            raise _Differs("another number of steps")
+            raise _Differs("a different number of steps")
         partner: dict[Value, Value] = {}
         self.enter(first.inputs, second.inputs, partner)
         for one, two in zip(first.nodes, second.nodes, strict=True):
             if one.op != two.op or len(one.inputs) != len(two.inputs):
-                raise _Differs(f"another step in {one.where}")
+                raise _Differs(f"a different step in {one.where}")
             self.atoms(one.inputs, two.inputs, partner, one.where)
             self.attributes(one, two)
             if one.op == "reduce" and self.counts_rows(one):
@@ -156,9 +156,9 @@ class _Pair:
         for a, b in zip(first, second, strict=True):
             if isinstance(a, Value):
                 if partner.get(a) is not b:
-                    raise _Differs(f"another operand in {where}")
+                    raise _Differs(f"a different operand in {where}")
             elif not isinstance(b, Constant) or not _equal(a.array, b.array):
-                raise _Differs(f"another number in {where}")
+                raise _Differs(f"a different number in {where}")
             else:
                 self.shapes[a] = tuple(length(m, n) for m, n in zip(a.shape, b.shape, strict=True))
 
@@ -168,13 +168,13 @@ class _Pair:
             if name == "body":
                 self.graphs(a, b)
             elif name in ("starts", "limits"):
-                continue  # the writer compares them with the lengths
+                continue  # compared with the lengths by the writer
             elif name == "initial":
                 pairs = zip(a, b, strict=True)
                 if not all(_equal(Constant.of(x).array, Constant.of(y).array) for x, y in pairs):
-                    raise _Differs(f"another beginning in {one.where}")
+                    raise _Differs(f"a different initial state in {one.where}")
             elif not all(map(_equal, _leaves(a), _leaves(b))):
-                raise _Differs(f"another {name} in {one.where}")
+                raise _Differs(f"a different {name} in {one.where}")
 
 
 def _leaves(value: Any) -> Iterator[Any]:

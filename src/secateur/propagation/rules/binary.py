@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
-from secateur import quadrature
 from secateur.equations import primitives
 from secateur.propagation.covariances import (
     NO_LOADS,
@@ -19,7 +17,9 @@ from secateur.propagation.covariances import (
 )
 from secateur.propagation.rules.maxima import larger
 from secateur.propagation.rules.registry import Call, declare
+from secateur.propagation.shares import Sharing, log_share_moments, share_moments
 from secateur.propagation.uncertain_values import Uncertain, as_uncertain, merge_static, spread_to
+from secateur.propagation.unit_factors import add_factors
 
 
 def _pair(call: Call, x: Any, y: Any) -> tuple[Uncertain, Uncertain]:
@@ -41,20 +41,29 @@ def _note_exactness(
 @declare("sum of two", *primitives.SUMS, linear=True)
 def add(call: Call, x: Any, y: Any) -> Uncertain:
     """x ± y:   Var = Var[x] + Var[y] ± 2 Cov(x, y)."""
+    sharing = call.walk.shares.find(call.equation) if call.name == "sub" else None
+    if sharing is not None and call.walk.how != "local":
+        call.note("moment-matched", "logarithm of a softmax as a whole")
+        x = call.walk.logarithm_of(sharing.exponentials)
+        return _as_share(x, sharing, *log_share_moments(sharing, x.mean, x.variance))
     x, y = _pair(call, x, y)
     sign = -1.0 if call.name == "sub" else 1.0
     variance = x.variance + y.variance
     shared = compute_covariance(x.loads, y.loads)
     if shared is not None:
         variance = jnp.maximum(variance + 2.0 * sign * shared, 0.0)
+    within_units, add_factor = add_factors(x, y, sign)
+    if within_units is not None:
+        variance = jnp.maximum(variance + 2.0 * sign * within_units, 0.0)
     _note_exactness(call, x, y, shared, "exact")
-    return replace(
+    total = replace(
         merge_static([x, y]),
         mean=x.mean + sign * y.mean,
         variance=variance,
         loads=combine_loads(x.loads, y.loads, 1.0, sign),
         neighbours=add_neighbours(x, y),
     )
+    return add_factor(total)
 
 
 def multiply(x: Uncertain, y: Uncertain, shared: Array | None) -> Uncertain:
@@ -86,10 +95,10 @@ def mul(call: Call, x: Any, y: Any) -> Uncertain:
 @declare("quotient of two", "div")
 def div(call: Call, x: Any, y: Any) -> Uncertain:
     """x/y as x·(1/y) with y log-normal; x/Σx, the last step of a softmax, as a whole."""
-    axis = call.walk.normalised_axis(call.equation)
-    if axis is not None:
+    sharing = call.walk.shares.find(call.equation)
+    if sharing is not None:
         call.note("moment-matched", "normalisation (softmax) as a whole")
-        return normalise(call.walk.logarithm_of(call.equation.inputs[0]), axis)
+        return normalise(call, sharing)
     x, y = _pair(call, x, y)
     shared = compute_covariance(x.loads, y.loads)
     size = jnp.maximum(jnp.abs(y.mean), jnp.finfo(y.mean.dtype).tiny ** 0.25)
@@ -107,32 +116,22 @@ def div(call: Call, x: Any, y: Any) -> Uncertain:
     return multiply(x, inverse, shared)
 
 
-def normalise(x: Uncertain, axis: int) -> Uncertain:
-    """exp(x_i)/Σ_j exp(x_j) for independent Gaussian x.
+def normalise(call: Call, sharing: Sharing) -> Uncertain:
+    """exp(x_i)/Σ_j exp(x_j) as a whole, from the logarithms of the terms."""
+    x = call.walk.logarithm_of(sharing.exponentials)
+    chosen = None if sharing.chosen is None else call.walk.value(sharing.chosen)
+    mean, variance = share_moments(sharing, x.mean, x.variance, chosen)
+    return _as_share(x, sharing, mean, variance, sums_to_one=sharing.axis)
 
-    The share of element i is σ(x_i − ln Σ_{j≠i} e^{x_j}); the sum of log-normals counts as one
-    log-normal of the same two moments (Fenton–Wilkinson), so the argument is Gaussian.
-    """
-    top = jax.lax.stop_gradient(jnp.max(x.mean + 0.5 * x.variance, axis=axis, keepdims=True))
-    first = jnp.exp(x.mean + 0.5 * x.variance - top)
-    second = first * first * jnp.expm1(jnp.minimum(x.variance, 30.0))
-    tiny = jnp.finfo(first.dtype).tiny ** 0.25
-    others = jnp.maximum(jnp.sum(first, axis=axis, keepdims=True) - first, tiny)
-    spread = jnp.maximum(jnp.sum(second, axis=axis, keepdims=True) - second, 0.0)
-    log_variance = jnp.log1p(spread / (others * others))
-    centre = x.mean - top - (jnp.log(others) - 0.5 * log_variance)
-    mean, variance = quadrature.moments(jax.nn.sigmoid, centre, x.variance + log_variance)
-    # The shares sum to one by construction, their moment-matched means only nearly.
-    total = jnp.sum(mean, axis=axis, keepdims=True)
+
+def _as_share(
+    x: Uncertain, sharing: Sharing, mean: Array, variance: Array, *, sums_to_one: int | None = None
+) -> Uncertain:
+    every = range(mean.ndim) if sharing.axis is None else (sharing.axis,)
     return replace(
-        x,
-        mean=mean / total,
-        variance=variance,
-        loads=NO_LOADS,
-        entangled=x.entangled | {axis},
-        sums_to_one=axis,
-        neighbours=None,
-    )
+        x, mean=mean, variance=variance, loads=NO_LOADS, entangled=x.entangled | {*every},
+        sums_to_one=sums_to_one, neighbours=None,
+    )  # fmt: skip
 
 
 @declare("larger of two", "max", "min")

@@ -184,7 +184,7 @@ _REMARK = "maximum as a tournament of pairs"
 
 @declare("maximum", "reduce_max", "reduce_min")
 def reduce_maximum(call: Call, x: Uncertain) -> Uncertain | Array:
-    if call.walk.is_softmax_shift(call.equation):
+    if call.walk.is_shift(call.equation):
         # Any certain shift gives the same function; the one at the mean serves the numerics.
         call.note("exact", "shift of a softmax, taken at the mean")
         return call.bind(x.mean)

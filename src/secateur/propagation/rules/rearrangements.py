@@ -29,6 +29,14 @@ from secateur.propagation.uncertain_values import (
     move_entangled,
     rename_source,
 )
+from secateur.propagation.unit_factors import (
+    factor_of,
+    join_labels,
+    move_labels,
+    over_sources,
+    pad_sources,
+    with_factor,
+)
 
 
 @declare("rearrangement", *sorted(primitives.REARRANGEMENTS), linear=True)
@@ -94,7 +102,43 @@ def move(call: Call, *operands: Any) -> Any:
         nearby = _neighbours(call, inputs, variance, partial(_pick, move_array, index))
         results.append(replace(merged, mean=mean, variance=variance, loads=load,
                                entangled=entangled, neighbours=nearby))  # fmt: skip
+    results = _move_factors(call, operands, results, move_array)
     return results if call.equation.eqn.primitive.multiple_results else results[0]
+
+
+def _move_factors(
+    call: Call, operands: Any, results: list[Any], move_array: Callable[[Array], list]
+) -> list[Any]:
+    """Give the results the factors of the operand, or of operands that are put side by side."""
+    factors = [factor_of(o) for o in operands]
+    first = next((f for f in factors if f is not None), None)
+    if first is None:
+        return results
+    if call.name == "concatenate":
+        known = [f for f in factors if f is not None]
+        axis = call.params["dimension"]
+        labels = join_labels([f.labels for f in known], axis)
+        if len(known) < len(factors) or any(f.is_raw != first.is_raw for f in known):
+            return results
+        array = jnp.concatenate(pad_sources(*(f.array for f in known)), axis=axis)
+        whole = all(f.is_whole for f in known)
+        return [with_factor(results[0], array, labels, first, is_whole=whole)]
+    if len(operands) > 1:
+        return results
+    shape = operands[0].shape
+    moved = [
+        move_labels(call.name, call.params, shape, r.mean.shape, first.labels, index)
+        if isinstance(r, Uncertain)
+        else None
+        for index, r in enumerate(results)
+    ]
+    if all(labels is None for labels in moved):
+        return results
+    arrays = over_sources(move_array, first.array)
+    return [
+        with_factor(r, array, labels, first)
+        for r, array, labels in zip(results, arrays, moved, strict=True)
+    ]
 
 
 def _pick(move_array: Callable[[Array], list], index: int, array: Array) -> Array:

@@ -28,6 +28,7 @@ from secateur.propagation.uncertain_values import (
     merge_static,
     rename_source,
 )
+from secateur.propagation.unit_products import find_unit_product, sum_factors
 
 _ENTANGLED = "its terms are correlated"
 
@@ -53,8 +54,9 @@ def add_up(call: Call, x: Uncertain) -> Uncertain:
             correlated = "first-order", "covariance of neighbours kept to first order"
     if x.entangled & summed:
         call.note(*correlated)
-    return replace(x, mean=mean, variance=variance, loads=NO_LOADS, entangled=frozenset(entangled),
-                   sums_to_one=None, neighbours=None)  # fmt: skip
+    total = replace(x, mean=mean, variance=variance, loads=NO_LOADS, entangled=frozenset(entangled),
+                    sums_to_one=None, neighbours=None)  # fmt: skip
+    return sum_factors(call, x, summed, total)
 
 
 def _one_side(uncertain: list[bool]) -> bool:
@@ -67,14 +69,21 @@ def bilinear(call: Call, x: Any, w: Any) -> Uncertain:
 
     E = x̄·w̄        Var = Var[x]·(w̄² + Var[w]) + x̄²·Var[w]
     """
+    units = find_unit_product(call, x, w)
     if not isinstance(w, Uncertain):
-        mean, variance = call.bind(x.mean, w), call.bind(x.variance, w * w)
+        mean = call.bind(x.mean, w)
+        variance = call.bind(x.variance, w * w) if units is None else units.variance
     elif not isinstance(x, Uncertain):
-        mean, variance = call.bind(x, w.mean), call.bind(x * x, w.variance)
+        mean = call.bind(x, w.mean)
+        variance = call.bind(x * x, w.variance) if units is None else units.variance
     else:
         mean = call.bind(x.mean, w.mean)
-        variance = call.bind(x.variance, w.mean * w.mean + w.variance)
-        variance = variance + call.bind(x.mean * x.mean, w.variance)
+        if units is not None and units.on_left:
+            variance = call.bind(x.variance + x.mean * x.mean, w.variance) + units.variance
+        else:
+            variance = call.bind(x.variance, w.mean * w.mean + w.variance)
+            own = call.bind(x.mean * x.mean, w.variance) if units is None else units.variance
+            variance = variance + own
         if x.sums_to_one is not None or w.sums_to_one is not None:
             variance = variance - _common_part(call, x, w, mean)
     contracted, entangled = _structure(call, x, w)
@@ -82,20 +91,21 @@ def bilinear(call: Call, x: Any, w: Any) -> Uncertain:
     shares = len(parts) == 2 and parts[0].ancestors & parts[1].ancestors
     if shares:
         call.note("independent", "its factors depend on the same weights")
-    elif contracted:
+    elif contracted and not (units is not None and units.factor.is_whole and len(parts) == 1):
         call.note("independent", _ENTANGLED)
     merged = merge_static(parts)
     loads = NO_LOADS
-    if call.walk.recurrence is not None:
+    if call.walk.recurrence is not None and not (units is not None and units.factor.is_steady):
         loads = call.walk.recurrence.product_loads(call, x, w, mean.shape)
     same_unit = diagonal_loads(call, x, w, mean.shape)
     shared = compute_covariance(loads, same_unit)
     if shared is not None:
         variance = jnp.maximum(variance + 2.0 * shared, 0.0)
     loads = combine_loads(loads, same_unit, 1.0, 1.0)
-    return replace(merged, mean=mean, variance=variance, loads=loads, entangled=entangled,
-                   steady=merged.steady and len(parts) == 2,
-                   neighbours=_neighbours(call, x, w))  # fmt: skip
+    total = replace(merged, mean=mean, variance=variance, loads=loads, entangled=entangled,
+                    steady=merged.steady and len(parts) == 2,
+                    neighbours=_neighbours(call, x, w))  # fmt: skip
+    return total if units is None else units.attach(total, other_is_certain=len(parts) == 1)
 
 
 def _neighbours(call: Call, x: Any, w: Any) -> Neighbours | None:

@@ -66,7 +66,7 @@ function canvas(holder, height, description) {
   const svg = make('svg', { viewBox: `0 0 ${width} ${height}`, role: 'group', tabindex: 0 });
   const id = `${holder.dataset.chart}-${holder.dataset.target || 0}`;
   make('title', { id: `title-${id}` }, svg, holder.dataset.label);
-  make('desc', { id: `desc-${id}` }, svg, `${description} Use the arrow keys to go from mark to mark.`);
+  make('desc', { id: `desc-${id}` }, svg, `${description} Use the arrow keys to move between marks.`);
   svg.setAttribute('aria-labelledby', `title-${id}`);
   svg.setAttribute('aria-describedby', `desc-${id}`);
   holder.replaceChildren(svg);

@@ -25,7 +25,7 @@ charts.coverage = (holder) => {
     target.levels.forEach((level, i) => {
       const at = { x: x(level), y: y(seen[i]), r: 3.2 };
       make('circle', { class: fill, cx: at.x, cy: at.y, r: at.r }, svg);
-      marks.push({ ...at, tell: () => [`${name}: ${(100 * level).toFixed(0)} % intervals`, `hold ${percent(seen[i])} of the rows`] });
+      marks.push({ ...at, tell: () => [`${name}: ${(100 * level).toFixed(0)} % intervals`, `contain ${percent(seen[i])} of the rows`] });
     });
   }
   interactive(svg, marks.reverse(), 20);
@@ -41,7 +41,7 @@ function wilson(share, rows, z = 1.96) {
 
 charts.reliability = (holder) => {
   const target = targetOf(holder);
-  const { svg, x, y } = square(holder, 'How often predictions are right against their probability.', 'probability of the predicted class', 'share that is right', Math.min(0.5, 1 / target.classes.length));
+  const { svg, x, y } = square(holder, 'Accuracy of predictions against their probability.', 'probability of the predicted class', 'accuracy', Math.min(0.5, 1 / target.classes.length));
   const marks = [], rows = target.after.bins.reduce((sum, bin) => sum + bin.rows, 0);
   for (const [when, name, fill] of [['before', 'Trained', 'f-cut'], ['after', 'Pruned', 'f-kept']]) {
     const bins = target[when].bins;
@@ -52,7 +52,7 @@ charts.reliability = (holder) => {
         make('line', { class: 's-after', x1: at.x, x2: at.x, y1: y(low), y2: y(high), 'stroke-opacity': 0.6 }, svg);
       }
       make('circle', { class: fill, cx: at.x, cy: at.y, r: at.r, opacity: when === 'after' ? 0.85 : 0.6 }, svg);
-      marks.push({ ...at, tell: () => [`${name}: ${bin.rows} rows`, `mean probability ${percent(bin.confidence)}`, `right ${percent(bin.right)}`] });
+      marks.push({ ...at, tell: () => [`${name}: ${bin.rows} rows`, `mean probability ${percent(bin.confidence)}`, `accuracy ${percent(bin.right)}`] });
     }
   }
   interactive(svg, marks.reverse(), 20);

@@ -5,7 +5,7 @@ charts.inputs = (holder) => {
   const shown = [...live].sort((a, b) => value(b) - value(a)).slice(0, 30), step = 26;
   if (!shown.length) return false;
   const note = live.length > shown.length ? 22 : 0;
-  const { svg, width, height } = canvas(holder, shown.length * step + 8 + note, `${shown.length} inputs, the one that matters most first: ${shown[0].name}.`);
+  const { svg, width, height } = canvas(holder, shown.length * step + 8 + note, `${shown.length} inputs in order of effect, the largest first: ${shown[0].name}.`);
   const most = Math.max(8, Math.min(28, Math.floor(width / 22)));
   const left = 12 + 6.8 * Math.min(most, Math.max(...shown.map((i) => i.name.length)));
   const values = shown.map(value), low = Math.min(0, ...values), high = Math.max(...values, 1e-9);

@@ -108,7 +108,7 @@ charts.scores = (holder) => {
   if (!points.length) return false;
   const all = points.length, every = Math.ceil(all / MOST_POINTS);
   points = points.filter((p, i) => p.kept || i % every === 0).slice(0, 2 * MOST_POINTS);
-  const { svg, width, height } = canvas(holder, 340, `${points.length} weights by mean and delta_f, ${points.filter((p) => p.kept).length} of them left at the end.`);
+  const { svg, width, height } = canvas(holder, 340, `${points.length} weights by mean and delta_f, ${points.filter((p) => p.kept).length} of them remaining at the end.`);
   const left = 46, right = width - 8, top = 22, bottom = height - 40;
   const [low, high] = extent(points.map((p) => p.delta_f), 0);
   const y = stretched([Math.min(-1, low * 1.2), Math.max(1, high * 1.3)], [bottom, top], 1);

@@ -1,0 +1,112 @@
+"""Beliefs whose units have a covariance, as a whole: the leaves of each group taken together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from secateur.distributions import UnitNormal
+from secateur.distributions.special import cholesky_of_live
+from secateur.distributions.unit_normal import condition_factors, from_units, to_units
+
+__all__ = ["condition_units", "find_groups", "join_leaves", "sample_units", "shared_information"]
+
+
+def find_groups(leaves: list[Any]) -> list[list[int]]:
+    """Return the numbers of the leaves that share units, for each group of them.
+
+    Example:
+        >>> from secateur.distributions import Normal
+        >>> matrix = UnitNormal(jnp.zeros(2), jnp.ones(2), jnp.eye(3)[:2], group="layer")
+        >>> bias = UnitNormal(jnp.zeros(()), jnp.ones(()), jnp.eye(3)[2], group="layer")
+        >>> find_groups([Normal(0.0, 1.0), matrix, bias])
+        [[1, 2]]
+    """
+    groups: dict[str, list[int]] = {}
+    for number, leaf in enumerate(leaves):
+        if isinstance(leaf, UnitNormal):
+            groups.setdefault(leaf.group, []).append(number)
+    return list(groups.values())
+
+
+def join_leaves(leaves: list[UnitNormal]) -> tuple[Any, Any]:
+    """Return means (units, size) and factors (units, size, sources) of the leaves of a group."""
+    size = np.shape(leaves[0].factor)[-1]
+    count = int(np.prod(leaves[0].unit_shape))
+    xp: Any = np if all(isinstance(q.factor, np.ndarray) for q in leaves) else jnp
+    means = [to_units(q.mean, q.unit_axes).reshape(count, -1) for q in leaves]
+    rows = [to_units(q.factor, q.unit_axes, extra=1).reshape(count, -1, size) for q in leaves]
+    return xp.concatenate(means, axis=1), xp.concatenate(rows, axis=1)
+
+
+def split_leaves(leaves: list[UnitNormal], array: Any) -> list[Any]:
+    """Undo `join_leaves` for one array, (units, size, …)."""
+    pieces, start = [], 0
+    for q in leaves:
+        shape = np.shape(q.mean)
+        width = int(np.prod(shape)) // int(np.prod(q.unit_shape))
+        own = array[:, start : start + width]
+        extra = own.shape[2:]
+        pieces.append(from_units(own.reshape(*q.unit_shape, width, *extra), shape, q.unit_axes))
+        start += width
+    return pieces
+
+
+def shared_information(leaves: list[Any]) -> Array:
+    """Return what the weights of units tell of each other, in nats; only live ones count.
+
+        Σ_units ½ (Σ_i ln Σ_ii − ln |Σ|)        what KL[q ‖ p] has more than Σ_i KL[q_i ‖ p_i]
+
+    Args:
+        leaves: All leaves of some beliefs.
+    """
+    total = jnp.zeros((), jnp.float32)
+    for members in find_groups(leaves):
+        _, factor = join_leaves([leaves[i] for i in members])
+        covariance = factor @ jnp.swapaxes(factor, 1, 2)
+        root, certain = cholesky_of_live(covariance)
+        variance = jnp.where(certain, 1, jnp.diagonal(covariance, axis1=1, axis2=2))
+        diagonal = jnp.where(certain, 1, jnp.diagonal(root, axis1=1, axis2=2))
+        total = total + jnp.sum(0.5 * jnp.log(variance) - jnp.log(diagonal))
+    return total
+
+
+def condition_units(leaves: list[Any], keep: list[Any], cut: list[Any]) -> list[Any]:
+    """Return cut leaves in which the weights of units are conditioned on those that went.
+
+    Args:
+        leaves: Leaves before.
+        keep: Masks of the weights that stay, or None.
+        cut: Leaves with exact zeros in the places of the others.
+    """
+    new = list(cut)
+    for members in find_groups(leaves):
+        own = [leaves[i] for i in members]
+        mean, factor = join_leaves(own)
+        masks = [True if keep[i] is None else keep[i] for i in members]
+        wide = [jnp.broadcast_to(m, q.mean.shape) for m, q in zip(masks, own, strict=True)]
+        rows = [to_units(m, q.unit_axes) for m, q in zip(wide, own, strict=True)]
+        kept = jnp.concatenate([m.reshape(mean.shape[0], -1) for m in rows], axis=1)
+        live = jnp.any(factor != 0, axis=2)
+        moved, rest, _ = condition_factors(jnp.where(live, mean, 0), factor, live & ~kept)
+        means = split_leaves(own, jnp.where(kept & ~live, mean, moved))  # what is certain stays
+        factors = split_leaves(own, rest)
+        for i, q, m, f in zip(members, own, means, factors, strict=True):
+            new[i] = UnitNormal.of(m, f, group=q.group, unit_axes=q.unit_axes)
+    return new
+
+
+def sample_units(keys: Iterator[Array], leaves: list[Any]) -> list[Any]:
+    """Return leaves with draws in the places of those whose units have a covariance."""
+    new = list(leaves)
+    for members in find_groups(leaves):
+        first = leaves[members[0]]
+        noise = jax.random.normal(next(keys), first.noise_shape, jnp.result_type(first.mean))
+        for i in members:
+            new[i] = leaves[i].at_noise(noise)
+    return new

@@ -1,0 +1,175 @@
+"""Normal beliefs about a leaf whose units have covariance within them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.tree_util import register_dataclass
+
+from secateur.distributions.normal import Normal
+
+__all__ = ["UnitNormal"]
+
+
+@partial(
+    register_dataclass,
+    data_fields=["mean", "variance", "factor"],
+    meta_fields=["group", "unit_axes", "is_whole"],
+)
+@dataclass(frozen=True, eq=False)
+class UnitNormal(Normal):
+    """Normal belief about a leaf in which the weights that one unit sums over are correlated.
+
+        θ = mean + Σ_k factor_k ξ_k        Cov(θ_a, θ_b) = Σ_k factor_ak factor_bk   in one unit
+
+    ξ are standard Normal, as many for each unit as it has weights. Leaves of one group (a matrix
+    and the bias that is added to its product) share the ξ of their units; different units are
+    independent. As a `Normal`, it is that of the single weights: `variance` is their own.
+
+    Attributes:
+        mean: Means.
+        variance: Variance of every weight, the sum of its squared factors.
+        factor: Factors, with an axis for the unit's ξ behind those of the leaf. A row of zeros is
+            a weight that is certain.
+        group: Name that is the same for all leaves that share the ξ of their units.
+        unit_axes: Axes of the leaf that count units, in the same order for all leaves of a group.
+        is_whole: False if `variance` holds more than the factors explain: the rest is independent.
+
+    Example:
+        >>> q = UnitNormal.of(jnp.zeros(2), jnp.array([[1.0, 0.0], [0.6, 0.8]]))
+        >>> q.variance.round(3).tolist(), unit_covariance(q).round(3).tolist()
+        ([1.0, 1.0], [[1.0, 0.6000000238418579], [0.6000000238418579, 1.0]])
+    """
+
+    factor: Any = None
+    group: str = ""
+    unit_axes: tuple[int, ...] = ()
+    is_whole: bool = True
+
+    @classmethod
+    def of(
+        cls, mean: Any, factor: Any, *, group: str = "", unit_axes: tuple[int, ...] = ()
+    ) -> UnitNormal:
+        """Return the belief with these factors."""
+        xp = np if isinstance(factor, np.ndarray) else jnp
+        return cls(mean, xp.sum(xp.square(factor), axis=-1), factor, group, tuple(unit_axes))
+
+    @property
+    def unit_shape(self) -> tuple[int, ...]:
+        """Shape of the units."""
+        return tuple(np.shape(self.mean)[axis] for axis in self.unit_axes)
+
+    @property
+    def noise_shape(self) -> tuple[int, ...]:
+        """Shape of the noise ξ that the leaves of this group share."""
+        return (*self.unit_shape, np.shape(self.factor)[-1])
+
+    def at_noise(self, noise: Array, own: Array | None = None) -> Array:
+        """Return the weights for some noise.
+
+        Args:
+            noise: ξ, of shape `noise_shape`.
+            own: Noise of every weight alone, where the factors are not the whole variance.
+        """
+        order = np.argsort(self.unit_axes)
+        moved = jnp.transpose(noise, (*order, len(order)))
+        sizes = [n if a in self.unit_axes else 1 for a, n in enumerate(np.shape(self.mean))]
+        moved = moved.reshape(*sizes, noise.shape[-1])
+        weights = self.mean + jnp.sum(self.factor * moved, axis=-1)
+        if self.is_whole or own is None:
+            return weights
+        rest = jnp.maximum(self.variance - jnp.sum(jnp.square(self.factor), -1), 0)
+        return weights + jnp.sqrt(jnp.maximum(rest, jnp.finfo(rest.dtype).tiny)) * own
+
+    def sample(self, key: Array, shape: tuple[int, ...] = ()) -> Array:
+        """Draw weights of this leaf; leaves of a group that are drawn apart are independent."""
+        if shape:
+            keys = jax.random.split(key, int(np.prod(shape)))
+            return jax.vmap(self.sample)(keys).reshape(*shape, *np.shape(self.mean))
+        shared, alone = jax.random.split(key)
+        dtype = jnp.result_type(self.mean)
+        noise = jax.random.normal(shared, self.noise_shape, dtype)
+        own = None
+        if not self.is_whole:
+            own = jax.random.normal(alone, np.shape(self.mean), dtype)
+        return self.at_noise(noise, own)
+
+
+def unit_covariance(*leaves: UnitNormal) -> Any:
+    """Return means' order and covariance of all units of a group, shape (*units, size, size).
+
+    Args:
+        leaves: All leaves of the group, or some: then it is the marginal covariance of those.
+    """
+    rows = jnp.concatenate([to_units(q.factor, q.unit_axes, extra=1) for q in leaves], axis=-2)
+    return rows @ jnp.swapaxes(rows, -1, -2)
+
+
+def to_units(array: Any, unit_axes: tuple[int, ...], *, extra: int = 0) -> Any:
+    """Return an array of a leaf as (*units, weights of a unit, *extra axes)."""
+    xp: Any = np if isinstance(array, np.ndarray) else jnp
+    rank = np.ndim(array) - extra
+    others = [a for a in range(rank) if a not in unit_axes]
+    moved = xp.transpose(array, (*unit_axes, *others, *range(rank, rank + extra)))
+    shape = np.shape(moved)
+    return moved.reshape(*shape[: len(unit_axes)], -1, *shape[rank:])
+
+
+def from_units(array: Any, shape: tuple[int, ...], unit_axes: tuple[int, ...]) -> Any:
+    """Undo `to_units` for a leaf of this shape; axes behind the weights of a unit stay behind."""
+    xp: Any = np if isinstance(array, np.ndarray) else jnp
+    rank = len(shape)
+    others = [a for a in range(rank) if a not in unit_axes]
+    order = [*unit_axes, *others]
+    extra = np.shape(array)[len(unit_axes) + 1 :]
+    whole = array.reshape(*(shape[a] for a in order), *extra)
+    back = [order.index(a) for a in range(rank)]
+    return xp.transpose(whole, (*back, *range(rank, rank + len(extra))))
+
+
+def condition_factors(mean: Array, factor: Array, gone: Array) -> tuple[Array, Array, Array]:
+    """Fix some weights of units at exactly 0, and update the belief about the others.
+
+        m ← m − Σ_RS Σ_SS⁻¹ m_S        Σ ← Σ_RR − Σ_RS Σ_SS⁻¹ Σ_SR        S gone, R the rest
+
+    The factors are rotated so that the weights that go come first: nothing is squared.
+
+    Args:
+        mean: Means, shape (units, size).
+        factor: Triangular factors, shape (units, size, size); rows of zeros are certain weights.
+        gone: Which weights go, all of them uncertain, shape (units, size).
+
+    Returns:
+        Means, triangular factors, and −ln q_S(0) for every unit.
+    """
+    certain = ~jnp.any(factor != 0, axis=2)
+    # (A column of zeros in the middle would cost the rotation a direction.)
+    order = jnp.argsort(jnp.where(gone, 0, jnp.where(certain, 2, 1)), axis=1, stable=True)
+    rows = jnp.take_along_axis(factor, order[:, :, None], axis=1)
+    upper = jnp.linalg.qr(jnp.swapaxes(rows, 1, 2), mode="r")
+    sign = jnp.where(jnp.diagonal(upper, axis1=1, axis2=2) < 0, -1, 1).astype(factor.dtype)
+    lower = jnp.swapaxes(upper * sign[:, :, None], 1, 2)
+    first = jnp.take_along_axis(gone, order, axis=1)
+    both = first[:, :, None] & first[:, None, :]
+    of_gone = jnp.where(both, lower, jnp.eye(factor.shape[-1], dtype=factor.dtype))
+    means = jnp.take_along_axis(mean, order, axis=1)
+    source = jnp.where(first, means, 0)[:, :, None]
+    whitened = jax.scipy.linalg.solve_triangular(of_gone, source, lower=True)
+    shift = (jnp.where(first[:, None, :], lower, 0) @ whitened)[:, :, 0]
+    deviations = jnp.diagonal(of_gone, axis1=1, axis2=2)
+    logs = jnp.where(first, jnp.log(deviations) + 0.5 * np.log(2 * np.pi), 0)
+    surprise = jnp.sum(logs + 0.5 * jnp.square(whitened[:, :, 0]), axis=1)
+    back = jnp.argsort(order, axis=1)
+    # Weights that stay keep their order, so that their factors are triangular where they were.
+    kept = ~gone & ~certain
+    new = jnp.take_along_axis(lower, back[:, :, None], axis=1)
+    new = jnp.take_along_axis(new, back[:, None, :], axis=2)
+    new = jnp.where(kept[:, :, None] & kept[:, None, :], jnp.tril(new), 0)
+    moved = jnp.where(kept, mean - jnp.take_along_axis(shift, back, axis=1), 0)
+    return moved, new, surprise

@@ -1,0 +1,167 @@
+"""Cutting weights whose units have a covariance: when one goes, the others of its unit move."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from secateur.distributions import Normal, UnitNormal
+from secateur.distributions.unit_normal import condition_factors
+from secateur.training.coordinates import (
+    Coordinates,
+    Vectors,
+    condition_prior,
+    make_factor,
+)
+from secateur.training.program import TrainingState, map_runs
+
+
+class ConditionedVector(NamedTuple):
+    """What is left of a vector of units, and what is expected of the cut."""
+
+    mean: Array
+    log_deviation: Array
+    mixing: Array
+    delta_f: Array
+
+
+def condition_vector(
+    mean: Array, log_deviation: Array, mixing: Array, alive: Array, gone: Array, prior: Any
+) -> ConditionedVector:
+    """Remove weights of the units of a vector; all arguments are those of one run.
+
+    delta_f = Σ_units ln p_S(0) − ln q_S(0)        exactly, for the set S of each unit
+    """
+    units, size, _ = mixing.shape
+    factor = make_factor(log_deviation, mixing, alive)
+    held = jnp.where(alive, mean, 0).reshape(units, size)
+    left = alive & ~gone
+    moved, rest, surprise = condition_factors(held, factor, gone.reshape(units, size))
+    own = jnp.where(left, jnp.diagonal(rest, axis1=1, axis2=2).reshape(-1), 1)
+    if isinstance(prior, UnitNormal):
+        log_prior = -condition_prior(prior, gone)[1]
+    else:
+        log_prior = jnp.where(gone, jnp.broadcast_to(prior.log_prob(0.0), gone.shape), 0)
+    return ConditionedVector(
+        moved.reshape(-1), jnp.log(own), jnp.tril(rest, -1), jnp.sum(log_prior) + jnp.sum(surprise)
+    )
+
+
+@partial(jax.jit, static_argnames=("to_the_end",))
+def order_weights(
+    state: TrainingState, delta_f: Vectors, *, prior: Any = None, to_the_end: bool = False
+) -> Vectors:
+    """Return scores by which a limit cuts the weights of every unit greedily.
+
+    In each unit, the weight of least delta_f goes, the others are conditioned on that, and so on
+    while that is ≤ 0. A weight's score is its delta_f at that point, or the largest of those before
+    it in its unit, so that a limit cuts it only together with them. A weight that stays has its
+    delta_f at the end. All units of all runs take their steps at once.
+
+    Args:
+        state: State of all runs.
+        delta_f: Scores of single weights; they remain those of weights without covariance.
+        prior: Prior by vector to score with. Defaults to the state's own.
+        to_the_end: Whether to go on until nothing is left, for a complete order.
+    """
+
+    def order(state: TrainingState, delta_f: Vectors) -> Vectors:
+        priors = state.prior if prior is None else prior
+        columns = zip(*state.weights, state.alive, priors, delta_f, strict=True)
+        return tuple(
+            scores if o is None else _order_units(m, s, o, a, p, to_the_end)
+            for m, s, o, a, p, scores in columns
+        )
+
+    return map_runs(order, state, delta_f) if state.weights.mixing else delta_f
+
+
+def _order_units(
+    mean: Array, log_deviation: Array, mixing: Array, alive: Array, prior: Any, to_the_end: bool
+) -> Array:
+    units, size, _ = mixing.shape
+    log_prior = jnp.broadcast_to(prior.log_prob(0.0), alive.shape).reshape(units, size)
+    live = alive.reshape(units, size)
+    limit = jnp.inf if to_the_end else 0.0
+
+    def score(mean: Array, factor: Array, left: Array) -> Array:
+        variance = jnp.where(left, jnp.sum(jnp.square(factor), axis=-1), 1)
+        return jnp.where(left, log_prior - Normal(mean, variance).log_prob(0.0), jnp.inf)
+
+    def should_go_on(carry: Any) -> Array:
+        mean, factor, left, _, _ = carry
+        lowest = jnp.min(score(mean, factor, left), axis=1)
+        return jnp.any((lowest <= limit) & left.any(axis=1))
+
+    def step(carry: Any) -> Any:
+        mean, factor, left, scores, highest = carry
+        current = score(mean, factor, left)
+        lowest, index = jnp.min(current, axis=1), jnp.argmin(current, axis=1)
+        goes = (lowest <= limit) & left.any(axis=1)
+        row = jnp.take_along_axis(factor, index[:, None, None], axis=1)[:, 0]
+        length = jnp.sqrt(jnp.sum(jnp.square(row), axis=1))
+        direction = row / jnp.where(length > 0, length, 1)[:, None]
+        along = jnp.einsum("uik,uk->ui", factor, direction)
+        at = jnp.take_along_axis(mean, index[:, None], axis=1)[:, 0]
+        shift = along * (at / jnp.where(length > 0, length, 1))[:, None]
+        is_it = jnp.arange(size)[None] == index[:, None]
+        out = goes[:, None] & is_it
+        highest = jnp.where(goes, jnp.maximum(highest, lowest), highest)
+        scores = jnp.where(out, highest[:, None], scores)
+        rest = factor - along[:, :, None] * direction[:, None, :]
+        mean = jnp.where(goes[:, None], mean - shift, mean)
+        factor = jnp.where(goes[:, None, None], rest, factor)
+        return mean, factor, left & ~out, scores, highest
+
+    factor = make_factor(log_deviation, mixing, alive)
+    start = jnp.where(live, mean.reshape(units, size), 0)
+    scores = jnp.full((units, size), jnp.inf, mean.dtype)
+    lowest = jnp.full(units, -jnp.inf, mean.dtype)
+    end = jax.lax.while_loop(should_go_on, step, (start, factor, live, scores, lowest))
+    mean_left, factor_left, left, scores, _ = end
+    return jnp.where(left, score(mean_left, factor_left, left), scores).reshape(-1)
+
+
+def score_joint(state: TrainingState, members: Vectors, prior: Any) -> Array:
+    """Return Σ_units ln p_S(0) − ln q_S(0) of one run, for members S of units with covariance."""
+    columns = zip(*state.weights, state.alive, members, prior, strict=True)
+    total = jnp.zeros((), state.weights.means[0].dtype)
+    for mean, log, mixing, alive, member, own_prior in columns:
+        if mixing is not None:
+            gone = alive & member
+            total += condition_vector(mean, log, mixing, alive, gone, own_prior).delta_f
+    return total
+
+
+def reduce_priors(state: TrainingState, gone: Vectors) -> Any:
+    """Return the priors of what is left: those that have covariance are conditioned too."""
+    return tuple(
+        condition_prior(p, g)[0] if isinstance(p, UnitNormal) else p
+        for p, g in zip(state.prior, gone, strict=True)
+    )
+
+
+def remove_from_vectors(
+    state: TrainingState, gone: Vectors, delta_f: Vectors, prior: Any
+) -> tuple[Coordinates, Vectors, Array]:
+    """Return what is left of all vectors, which weights are alive, and the expected change."""
+    alive = tuple(a & ~g for a, g in zip(state.alive, gone, strict=True))
+    weights = state.weights
+    estimated = jnp.zeros((), weights.means[0].dtype)
+    columns: list[Any] = []
+    mixing = weights.mixing or (None,) * len(gone)
+    for v, (own, is_gone, left) in enumerate(zip(mixing, gone, alive, strict=True)):
+        mean, log = weights.means[v], weights.log_deviations[v]
+        if own is None:
+            columns.append((jnp.where(left, mean, 0), jnp.where(left, log, 0), None))
+            estimated += jnp.sum(jnp.where(is_gone, delta_f[v], 0))
+            continue
+        result = condition_vector(mean, log, own, state.alive[v], is_gone, prior[v])
+        columns.append(result[:3])
+        estimated += result.delta_f
+    means, logs, new_mixing = map(tuple, zip(*columns, strict=True))
+    return Coordinates(means, logs, new_mixing if weights.mixing else ()), alive, estimated

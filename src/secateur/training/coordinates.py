@@ -1,0 +1,137 @@
+"""What an optimiser moves, in a few flat vectors, and the beliefs that it stands for."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from secateur.distributions import Normal, UnitNormal
+from secateur.distributions.unit_normal import condition_factors
+
+Vectors = tuple[Any, ...]  # JAX arrays, or NumPy arrays before training
+
+
+class Coordinates(NamedTuple):
+    """What an optimiser moves: means, and logarithms of standard deviations.
+
+    Where the weights of units are correlated, θ = mean + Lξ with a triangular L for each unit, the
+    standard deviations are the diagonal of L: those of a weight given the ones before it.
+
+    Attributes:
+        means: Means, by vector.
+        log_deviations: Logarithms of standard deviations, by vector.
+        mixing: The rest of L, by vector: shape (units, size, size), or None for independent
+            weights. Empty where there is no covariance at all.
+    """
+
+    means: Vectors
+    log_deviations: Vectors
+    mixing: Vectors = ()
+
+    @classmethod
+    def from_beliefs(cls, flat: tuple[Normal, ...]) -> Coordinates:
+        """Return the coordinates of flat beliefs; those of a pruned weight are 0."""
+        mixing: Vectors = ()
+        if any(isinstance(q, UnitNormal) for q in flat):
+            mixing = tuple(_mixing_of(q) if isinstance(q, UnitNormal) else None for q in flat)
+        own = [_own_variance(q) if isinstance(q, UnitNormal) else q.variance for q in flat]
+        logs = [np.log(np.where(v > 0, v, 1)) for v in map(np.asarray, own)]
+        return cls(
+            tuple(np.asarray(q.mean) for q in flat),
+            tuple((0.5 * s).astype(q.mean.dtype) for s, q in zip(logs, flat, strict=True)),
+            mixing,
+        )
+
+    def beliefs(self, alive: Vectors) -> tuple[Normal, ...]:
+        """Return the flat beliefs; weights that are not alive are exactly 0 and certain."""
+        if not self.mixing:
+            return tuple(
+                Normal(jnp.where(a, m, 0), jnp.where(a, jnp.exp(2 * s), 0))
+                for m, s, a in zip(self.means, self.log_deviations, alive, strict=True)
+            )
+        return tuple(
+            Normal(jnp.where(a, m, 0), jnp.where(a, jnp.exp(2 * s), 0))
+            if o is None
+            else _flat_units(jnp.where(a, m, 0), make_factor(s, o, a))
+            for m, s, o, a in zip(*self, alive, strict=True)
+        )
+
+
+def make_factor(log_deviation: Array, mixing: Array, alive: Array) -> Array:
+    """Return L of every unit; rows and columns of weights that are not alive are 0."""
+    units, size, _ = mixing.shape
+    live = alive.reshape(units, size)
+    diagonal = jnp.where(live, jnp.exp(log_deviation.reshape(units, size)), 0)
+    both = live[:, :, None] & live[:, None, :] & np.tri(size, k=-1, dtype=bool)
+    return jnp.where(both, mixing, 0) + diagonal[:, :, None] * np.eye(size, dtype=mixing.dtype)
+
+
+def _flat_units(mean: Array, factor: Array) -> UnitNormal:
+    """Return the flat belief about all units of a vector."""
+    return UnitNormal.of(mean, factor.reshape(mean.shape[0], factor.shape[-1]))
+
+
+def _own_variance(q: UnitNormal) -> np.ndarray:
+    size = np.shape(q.factor)[-1]
+    factor = np.asarray(q.factor).reshape(-1, size, size)
+    return np.square(np.diagonal(factor, axis1=1, axis2=2)).reshape(-1)
+
+
+def _mixing_of(q: UnitNormal) -> np.ndarray:
+    size = np.shape(q.factor)[-1]
+    return np.tril(np.asarray(q.factor).reshape(-1, size, size), -1)
+
+
+def make_triangular(factor: np.ndarray) -> np.ndarray:
+    """Return factors of the same covariances that are triangular, with a diagonal that is not < 0.
+
+    Rows of zeros stay: those weights are certain.
+    """
+    diagonal = np.diagonal(factor, axis1=1, axis2=2)
+    certain = ~factor.any(axis=2)
+    if not np.triu(factor, 1).any() and np.all((diagonal > 0) | certain):
+        return factor
+    rows = factor.astype(np.float64)
+    covariance = rows @ np.swapaxes(rows, 1, 2)
+    covariance[certain] += np.eye(factor.shape[1])[None].repeat(len(factor), 0)[certain]
+    root = np.linalg.cholesky(covariance)
+    root[certain] = 0
+    return root.astype(factor.dtype)
+
+
+def divergence_of_units(
+    q: Normal, mean: Array, log_deviation: Array, alive: Array, prior: UnitNormal
+) -> Array:
+    """KL[q ‖ p] over the live weights of a vector of units, where the prior has covariance too.
+
+    In the prior, what is not alive is independent of the rest; see `condition_prior`.
+    """
+    assert isinstance(q, UnitNormal)
+    size = prior.factor.shape[-1]
+    root = jnp.reshape(prior.factor, (-1, size, size))
+    offset = jnp.where(alive, mean - prior.mean, 0).reshape(-1, size, 1)
+    both = jnp.concatenate([q.factor.reshape(-1, size, size), offset], axis=2)
+    whitened = jax.scipy.linalg.solve_triangular(root, both, lower=True)
+    own = jnp.diagonal(root, axis1=1, axis2=2).reshape(-1)
+    logarithms = jnp.where(alive, jnp.log(own) - log_deviation - 0.5, 0)
+    return 0.5 * jnp.sum(jnp.square(whitened)) + jnp.sum(logarithms)
+
+
+def condition_prior(prior: UnitNormal, gone: Array) -> tuple[UnitNormal, Array]:
+    """Return the prior of the weights that stay, and −ln p_S(0) of those that go, by unit.
+
+    Those that go keep their own mean and variance, independent of all others, in case they come
+    back.
+    """
+    size = prior.factor.shape[-1]
+    mean, root = prior.mean.reshape(-1, size), prior.factor.reshape(-1, size, size)
+    out = gone.reshape(-1, size)
+    moved, rest, surprise = condition_factors(mean, root, out)
+    own = jnp.where(out, jnp.sqrt(jnp.sum(jnp.square(root), axis=2)), 0)
+    factor = rest + own[:, :, None] * jnp.eye(size, dtype=rest.dtype)
+    means = jnp.where(out, mean, moved).reshape(-1)
+    return UnitNormal.of(means, factor.reshape(-1, size)), surprise

@@ -1,0 +1,35 @@
+"""Operators of ONNX, by the ONNX project's own tests of them."""
+
+import jax
+import pytest
+
+pytest.importorskip("onnx")
+
+# ruff: noqa: E402
+from onnx_cases import collect_cases, load_cases
+from secateur.importing.operators import OPERATORS
+
+GROUP = 50  # cases in one compiled program
+
+
+@pytest.mark.slow
+def test_the_tests_of_onnx_pass():
+    """Every test of the onnx wheel made of supported operators, but those in `LEFT_OUT`.
+
+    `benchmarks/onnx_operators.py` adds those of functions written out in operators.
+    """
+    loaded = list(load_cases(collect_cases(expanded=False)))
+    assert len(loaded) > 700
+    for start in range(0, len(loaded), GROUP):
+        group = loaded[start : start + GROUP]
+
+        def evaluate(operands, group=group):
+            return [case.f(*both) for case, both in zip(group, operands, strict=True)]
+
+        results = jax.jit(evaluate)([(case.params, case.inputs) for case in group])
+        for case, result in zip(group, results, strict=True):
+            case.check(result)
+
+
+def test_there_are_as_many_operators_as_the_documentation_lists():
+    assert len([name for name in OPERATORS if not name.startswith("secateur.")]) >= 75

@@ -1,0 +1,160 @@
+"""Training, pruning and updating with covariance within units.
+
+Oracle throughout: linear regression with known noise, whose posterior and evidence are closed forms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import secateur as sc
+from secateur.distributions.unit_normal import unit_covariance
+
+pytestmark = pytest.mark.slow
+ROWS, INPUTS, PRECISION, SETS = 40, 5, 4.0, 10
+KEY = jax.random.key(0)
+RECIPE = replace(
+    sc.Recipe(), standardise_inputs=False, standardise_targets=False, epochs=6000, warm_steps=0,
+    retrain_epochs=600,
+)  # fmt: skip
+
+
+def predict(params, x):
+    return x @ params["w"] + params["b"]
+
+
+def make_data(seed):
+    """Ten data sets with correlated inputs of which some do not matter."""
+    rng = np.random.default_rng(seed)
+    mixing = np.eye(INPUTS) + 0.8 * rng.normal(size=(INPUTS, INPUTS))
+    x = 0.3 + rng.normal(size=(ROWS, INPUTS)) @ mixing
+    weights = rng.normal(size=INPUTS) * (rng.uniform(size=INPUTS) < 0.5)
+    return x, (x @ weights + rng.normal(size=ROWS) / np.sqrt(PRECISION))[:, None]
+
+
+def solve(x, y):
+    """Posterior of bias and weights, and −ln p(y), under N(0, 1)."""
+    rows = np.c_[np.ones(len(x)), x]
+    covariance = np.linalg.inv(np.eye(rows.shape[1]) + PRECISION * rows.T @ rows)
+    mean = covariance @ (PRECISION * rows.T @ y[:, 0])
+    of_y = np.eye(len(x)) / PRECISION + rows @ rows.T
+    return mean, covariance, -stats.multivariate_normal(np.zeros(len(x)), of_y).logpdf(y[:, 0])
+
+
+def make_model(posterior):
+    params = {"b": jnp.zeros(1), "w": jnp.zeros((INPUTS, 1))}
+    likelihood = sc.GaussianLikelihood(precision=PRECISION)
+    return sc.BayesianModel(predict, params, likelihood=likelihood, posterior=posterior)
+
+
+def moments(trained):
+    b, w = trained.beliefs["b"], trained.beliefs["w"]
+    return np.r_[np.asarray(b.mean), np.asarray(w.mean)[:, 0]], np.asarray(unit_covariance(b, w))
+
+
+DATA = [make_data(seed) for seed in range(SETS)]
+
+
+@pytest.fixture(scope="module")
+def fits():
+    keys = jax.random.split(KEY, SETS)
+    return sc.fit_many(make_model("unit"), DATA, keys=keys, recipe=RECIPE, progress=False)
+
+
+@pytest.fixture(scope="module")
+def pruned(fits):
+    return sc.prune_many(fits, DATA, key=KEY, progress=False)
+
+
+def test_training_ends_at_the_exact_posterior(fits):
+    gaps = []
+    for trained, (x, y) in zip(fits, DATA, strict=True):
+        mean, covariance, evidence = solve(x, y)
+        own_mean, own_covariance = moments(trained)
+        np.testing.assert_allclose(trained.free_energy, evidence, atol=1e-3)
+        np.testing.assert_allclose(own_mean, mean, atol=1e-3)
+        np.testing.assert_allclose(own_covariance, covariance, atol=1e-3)
+        # The best independent posterior has the same mean and the diagonal of the precision.
+        precision = np.linalg.inv(covariance)
+        gaps.append(0.5 * (np.log(np.diag(precision)).sum() - np.linalg.slogdet(precision)[1]))
+    assert min(gaps) > 0.1  # mean field cannot say this
+    x, y = DATA[0]
+    mean_field = sc.fit(make_model("mean-field"), DATA[0], key=KEY, recipe=RECIPE, progress=False)
+    np.testing.assert_allclose(mean_field.free_energy, solve(x, y)[2] + gaps[0], atol=1e-2)
+
+
+def test_pruning_takes_the_path_of_exact_evidence(fits, pruned):
+    """Oracle: `prune_exactly`, and the evidence of the model that is left."""
+    for before, after, (x, y) in zip(fits, pruned, DATA, strict=True):
+        mean, covariance, _ = solve(x, y)
+        q = sc.MultivariateNormal(jnp.asarray(mean), jnp.asarray(covariance))
+        p = sc.MultivariateNormal(jnp.zeros(INPUTS + 1), jnp.eye(INPUTS + 1))
+        exact = sc.prune_exactly(q, p)
+        b, w = after.beliefs["b"], after.beliefs["w"]
+        kept = np.r_[np.asarray(b.variance) > 0, np.asarray(w.variance)[:, 0] > 0]
+        np.testing.assert_array_equal(kept, exact.kept)
+        np.testing.assert_allclose(after.free_energy - before.free_energy, exact.delta_f, atol=2e-3)
+        own_mean, own_covariance = moments(after)
+        np.testing.assert_allclose(own_mean, exact.posterior.mean, atol=1e-3)
+        np.testing.assert_allclose(own_covariance, exact.posterior.covariance, atol=1e-3)
+        if after.rounds:  # what was promised comes true at once
+            assert abs(after.rounds[0].divergence) < 1e-3
+
+
+def test_an_update_loses_nothing(fits, pruned):
+    """Oracle: all rows at once, before pruning and after."""
+    x, y = DATA[1]
+    half = ROWS // 2
+    model = make_model("unit")
+    first = sc.fit(model, (x[:half], y[:half]), key=KEY, recipe=RECIPE, progress=False)
+    new = x[half:], y[half:]
+    both = sc.update(first, new, key=KEY, progress=False)
+    np.testing.assert_allclose(first.free_energy + both.free_energy, fits[1].free_energy, atol=1e-3)
+    for own, whole in zip(moments(both), moments(fits[1]), strict=True):
+        np.testing.assert_allclose(own, whole, atol=1e-3)
+    result = sc.prune(both, new, key=KEY, progress=False)
+    for own, whole in zip(moments(result), moments(pruned[1]), strict=True):
+        np.testing.assert_allclose(own, whole, atol=1e-3)
+
+
+def test_a_file_brings_everything_back(pruned, tmp_path):
+    sc.save(pruned[0], tmp_path / "model.safetensors")
+    loaded = sc.load(tmp_path / "model.safetensors", f=predict)
+    assert loaded.model.posterior == "unit"
+    for own, before in zip(moments(loaded), moments(pruned[0]), strict=True):
+        np.testing.assert_array_equal(own, before)
+    x, _ = DATA[0]
+    np.testing.assert_array_equal(loaded.predict(x).variance, pruned[0].predict(x).variance)
+
+
+def test_weights_come_back_where_the_data_ask_for_them(fits):
+    """Oracle: the best model of the exact evidence; the start has lost an input that matters."""
+    x, y = DATA[1]
+    strongest = int(np.argmax(np.abs(np.asarray(fits[1].beliefs["w"].mean)[:, 0])))
+    keep = {"b": None, "w": (np.arange(INPUTS) != strongest)[:, None]}
+    maimed = replace(fits[1], beliefs=sc.cut(fits[1].beliefs, keep))
+    result = sc.prune(maimed, (x, y), key=KEY, grow=True, epochs=2000, progress=False)
+    assert result.beliefs["w"].variance[strongest, 0] > 0
+    assert result.free_energy <= fits[1].free_energy + 1e-3
+
+
+def test_priors_without_a_closed_form_are_an_error():
+    model = replace(make_model("unit"), prior=sc.Laplace(0.0, 1.0))
+    with pytest.raises(ValueError, match="needs Normal priors"):
+        sc.fit(model, DATA[0], key=KEY, progress=False)
+
+
+def test_wide_units_are_an_error_with_a_remedy():
+    def f(w, x):
+        return x @ w
+
+    x = np.zeros((4, 600))
+    model = sc.BayesianModel(f, jnp.zeros((600, 2)), posterior="unit")
+    with pytest.raises(ValueError, match=r"600 each; the limit is 512.*mean-field"):
+        sc.fit(model, (x, np.zeros((4, 2))), key=KEY, progress=False)
