@@ -171,7 +171,8 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
             missing=self.missing,
         )
         restarts = self._train((x, targets, rows.weights), table.outputs, likelihood)
-        restarts = [replace(model, extra={"table": table.to_json()}) for model in restarts]
+        extra = {"table": table.to_json()}
+        restarts = tuple(replace(model, extra=extra) for model in restarts)
         average = None
         if self.average is not None:
             average = Average.from_models(restarts, self.average)
