@@ -82,6 +82,10 @@ class Average:
             return np.full(len(self.models), 1 / len(self.models))
         return scipy.special.softmax(np.asarray(self.log_evidence))
 
+    def describe(self) -> dict[str, Any]:
+        """Return what one of the models is saved with, to say that it does not predict alone."""
+        return {"weighting": self.weighting, "models": len(self.models)}
+
     def predict(self, inputs: Any, *, key: Array | None = None, samples: int = SAMPLES) -> Mixture:
         """Return what the models say of new rows together.
 

@@ -171,12 +171,15 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
             missing=self.missing,
         )
         restarts = self._train((x, targets, rows.weights), table.outputs, likelihood)
-        extra = {"table": table.to_json()}
-        restarts = tuple(replace(model, extra=extra) for model in restarts)
-        average = None
+        average, extra = None, {"table": table.to_json()}
         if self.average is not None:
             average = Average.from_models(restarts, self.average)
-        self._set_result(restarts[0], average)
+            extra |= {"average": average.describe()}
+            models = tuple(replace(model, extra=extra) for model in average.models)
+            average, restarts = replace(average, models=models), models
+        self._set_result(
+            replace(restarts[0], extra=extra) if average is None else restarts[0], average
+        )
 
     def _train(self, data: tuple, outputs: int, likelihood: Likelihood) -> tuple[Trained, ...]:
         """Choose a network, train it and prune it; return all of its restarts, the best one first.
