@@ -205,8 +205,10 @@ def test_an_export_is_the_best_restart(run, tmp_path):
     folder, _ = run
     done = secateur("export", folder, "--to", "c", "-o", tmp_path / "m.c", "--no-measure")
     assert done.code == 0, done.err
-    assert "`secateur predict` averages 3 networks" in done.out
-    assert "averages 3 networks" in json.loads((tmp_path / "m.c.json").read_text())["notes"][0]
+    note = "Predictions of the run or estimator average 3 models."
+    assert note in done.out
+    notes = json.loads((tmp_path / "m.c.json").read_text())["notes"]
+    assert any(text.startswith(note) for text in notes)
 
 
 def test_what_cannot_be_averaged_is_refused(run, table, tmp_path):
@@ -247,6 +249,7 @@ def test_estimators_average():
     estimator = PrunedRegressor(average="equal", restarts=2, **settings).fit(X, Y)
     models = estimator.average_.models
     assert estimator.result_ is models[0]
+    assert estimator.result_.extra["average"] == {"weighting": "equal", "models": 2}
     mean = np.mean([model.predict(X).mean for model in models], axis=0)
     np.testing.assert_allclose(estimator.predict(X), mean, rtol=1e-12)
     used = [sc.count(model.beliefs).live > 0 for model in models]

@@ -14,7 +14,7 @@ from jax import Array
 
 from secateur.distributions import Normal
 from secateur.likelihoods.base import PredictiveMoments, invert_cdf, invert_step_cdf
-from secateur.options import check_key
+from secateur.options import check_key, name_kind
 from secateur.predictive import SAMPLES, Predictive
 from secateur.trained import Trained
 
@@ -67,7 +67,7 @@ class Average:
         for model in models:
             if not isinstance(model, Trained):
                 raise TypeError(
-                    f"a {type(model).__name__} is not a trained model. Give a list of what fit, "
+                    f"{name_kind(model)} is not a trained model. Give a list of what fit, "
                     "prune or load returned."
                 )
         finite = tuple(model for model in models if np.isfinite(model.free_energy))
