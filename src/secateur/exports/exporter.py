@@ -209,9 +209,10 @@ def _describe_size(small: SmallerModel, **known: int | None) -> Size:
 def _list_notes(small: SmallerModel) -> tuple[str, ...]:
     notes, extra = [], small.original.extra
     if isinstance(extra, dict) and "average" in extra:
+        count = extra["average"]["models"]
         notes.append(
-            f"Predictions of the run or estimator average {extra['average']['models']} models. This "
-            "is the one of least free energy; differences from predict are those from its own."
+            f"Predictions of the run or estimator average {count} models. This is the one of least "
+            "free energy; differences from predict are those from its own predictions."
         )
     if small.model.compaction is None:
         notes.append(
