@@ -14,6 +14,7 @@ from scipy.special import logsumexp, softmax
 import secateur as sc
 from command_line import secateur
 from secateur.averaging import Mixture, choose_average
+from secateur.caveats import find_caveats
 from secateur.networks import Dense
 from secateur.runs.folder import FILES, RunFolder
 from secateur.runs.table_model import load_model, save_model
@@ -124,6 +125,15 @@ def test_held_out_rows_choose_the_weights(models):
     assert choose_average([good, bad], None).weighting == "equal"
 
 
+def test_a_training_that_was_not_finished_is_a_caveat(models):
+    first = "the free energy was still falling when training ended"
+    unfinished, finished = (
+        find_caveats(replace(models[0], is_level=is_level), (X, Y)) for is_level in (False, True)
+    )
+    assert unfinished[0].startswith(first)
+    assert unfinished[1:] == finished
+
+
 # --- the command line -----------------------------------------------------------------------------
 
 
@@ -156,6 +166,10 @@ def test_a_run_predicts_with_all_restarts(run, table):
     average = load_model(RunFolder(folder))
     assert isinstance(average, sc.Average)
     assert len(average.models) == 3
+    unpruned = sc.load(folder / "unpruned.safetensors")
+    is_level = {model.is_level for model in (unpruned, *average.models)}
+    assert len(is_level) == 1  # pruning does not change that
+    assert ("still falling when training ended" in done.out) == (not unpruned.is_level)
     energies = [model.free_energy for model in average.models]
     assert energies == sorted(energies) == sorted(average.models[0].restarts)
     said = read(secateur("predict", folder, table))
@@ -191,8 +205,10 @@ def test_an_export_is_the_best_restart(run, tmp_path):
     folder, _ = run
     done = secateur("export", folder, "--to", "c", "-o", tmp_path / "m.c", "--no-measure")
     assert done.code == 0, done.err
-    assert "`secateur predict` averages 3 networks" in done.out
-    assert "averages 3 networks" in json.loads((tmp_path / "m.c.json").read_text())["notes"][0]
+    note = "Predictions of the run or estimator average 3 models."
+    assert note in done.out
+    notes = json.loads((tmp_path / "m.c.json").read_text())["notes"]
+    assert any(text.startswith(note) for text in notes)
 
 
 def test_what_cannot_be_averaged_is_refused(run, table, tmp_path):
@@ -233,6 +249,7 @@ def test_estimators_average():
     estimator = PrunedRegressor(average="equal", restarts=2, **settings).fit(X, Y)
     models = estimator.average_.models
     assert estimator.result_ is models[0]
+    assert estimator.result_.extra["average"] == {"weighting": "equal", "models": 2}
     mean = np.mean([model.predict(X).mean for model in models], axis=0)
     np.testing.assert_allclose(estimator.predict(X), mean, rtol=1e-12)
     used = [sc.count(model.beliefs).live > 0 for model in models]

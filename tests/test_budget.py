@@ -388,13 +388,13 @@ def run_fit(table, target, folder, *options):
 
 
 def test_the_command_line_has_a_budget(table, tmp_path):
-    done = run_fit(table, "y", tmp_path / "run", "--most-weights", 2, "--most-rmse", 5)
+    done = run_fit(table, "y", tmp_path / "run", "--most-weights", 2, "--most-rmse", 0.1)
     assert done.code == 0, done.err
     pruned = sc.load(tmp_path / "run" / "model.safetensors")
     assert pruned.live_weights == 2
     assert any(r.forced for r in pruned.rounds)
     assert "the limit of 2 weights was reached" in done.out
-    assert "where at most 5 is required" in done.out
+    assert "Caution: no model that was seen meets what is required, at most 0.1: " in done.out
     settings = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]
     assert settings["most_weights"] == 2
 
@@ -407,6 +407,8 @@ def test_the_command_line_has_a_budget(table, tmp_path):
         ("y", ("--most-rmse", 0.9, "--held-out", 0), "--held-out 0.2"),
         ("y", ("--most-weights", 0), "most-weights"),
         ("kind", ("--least-accuracy", 90), "least-accuracy"),
+        ("y", ("--noise-prior", 0, 1), "shape of the prior of the precision is 0"),
+        ("kind", ("--noise-prior", 1, 1), "is for targets that are numbers"),
     ],
 )
 def test_wrong_budgets_end_in_a_line_and_leave_nothing(table, tmp_path, target, options, words):

@@ -152,6 +152,19 @@ def test_a_likelihood_is_an_instance(nothing_trains):
         fit(make_model(likelihood=object()))
 
 
+@pytest.mark.parametrize(
+    ("likelihood", "words"),
+    [
+        (sc.GaussianLikelihood(sc.Gamma(0.0, 1.0)), "shape of the prior of the precision is 0"),
+        (sc.GaussianLikelihood(sc.Gamma(1.0, -1.0)), "rate of the prior of the precision is -1"),
+        (sc.GaussianLikelihood(precision=-2.0), "the precision is -2"),
+    ],
+)
+def test_parameters_of_the_noise_are_positive(likelihood, words, nothing_trains):
+    with refuses(ValueError, words, "positive, finite"):
+        fit(make_model(likelihood=likelihood))
+
+
 def test_a_prior_is_an_instance():
     with refuses(TypeError, "Normal is not a distribution", r"Normal\(0.0, 1.0\)"):
         make_model(prior=sc.Normal)

@@ -14,7 +14,7 @@ from jax import Array
 
 from secateur.distributions import Normal
 from secateur.likelihoods.base import PredictiveMoments, invert_cdf, invert_step_cdf
-from secateur.options import check_key
+from secateur.options import check_key, name_kind
 from secateur.predictive import SAMPLES, Predictive
 from secateur.trained import Trained
 
@@ -67,7 +67,7 @@ class Average:
         for model in models:
             if not isinstance(model, Trained):
                 raise TypeError(
-                    f"a {type(model).__name__} is not a trained model. Give a list of what fit, "
+                    f"{name_kind(model)} is not a trained model. Give a list of what fit, "
                     "prune or load returned."
                 )
         finite = tuple(model for model in models if np.isfinite(model.free_energy))
@@ -81,6 +81,10 @@ class Average:
         if self.weighting == "equal":
             return np.full(len(self.models), 1 / len(self.models))
         return scipy.special.softmax(np.asarray(self.log_evidence))
+
+    def describe(self) -> dict[str, Any]:
+        """Return what one of the models is saved with, to say that it does not predict alone."""
+        return {"weighting": self.weighting, "models": len(self.models)}
 
     def predict(self, inputs: Any, *, key: Array | None = None, samples: int = SAMPLES) -> Mixture:
         """Return what the models say of new rows together.

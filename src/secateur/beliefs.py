@@ -1,6 +1,6 @@
 """A mean-field posterior over any pytree: which leaves are uncertain, their priors, what is pruned.
 
-There is no class of beliefs. Beliefs are the model's own parameters with a `Normal` in the place of
+There is no class of beliefs. Beliefs are the model's own parameters with a `Normal` in place of
 every uncertain array and whatever was there in every other place, so that everything that works on
 the pytree of parameters (Equinox modules, nnx.State, dicts, lists, named tuples) works on beliefs.
 
@@ -320,7 +320,7 @@ def sample_weights(key: Array, beliefs: PyTree) -> PyTree:
         beliefs: see `believe`.
 
     Returns:
-        Parameters: the beliefs with an array in the place of each Normal.
+        Parameters: the beliefs with an array in place of each Normal.
 
     Example:
         >>> certain = {"w": Normal(jnp.ones(2), jnp.zeros(2))}

@@ -22,6 +22,7 @@ from secateur.exports.scoring import score_rows
 from secateur.exports.sheet import Accuracy, Arithmetic, Sheet, Size
 from secateur.exports.smaller_model import SmallerModel, make_smaller
 from secateur.networks import Dense, Gru
+from secateur.options import name_kind
 from secateur.pytrees import uncertain_leaves
 from secateur.trained import Trained
 
@@ -107,7 +108,7 @@ def export(
         trained = trained.result_
     if not isinstance(trained, Trained):
         raise TypeError(
-            f"export: a {type(trained).__name__} is not a trained model. Give the result of "
+            f"export: {name_kind(trained)} is not a trained model. Give the result of "
             "fit, prune, update, load or compact."
         )
     _check_path(path, quantise)
@@ -206,9 +207,18 @@ def _describe_size(small: SmallerModel, **known: int | None) -> Size:
 
 
 def _list_notes(small: SmallerModel) -> tuple[str, ...]:
-    if small.model.compaction is not None:
-        return ()
-    return ("Dead units were not removed: compacting needs moments, which an operation lacks.",)
+    notes, extra = [], small.original.extra
+    if isinstance(extra, dict) and "average" in extra:
+        count = extra["average"]["models"]
+        notes.append(
+            f"Predictions of the run or estimator average {count} models. This is the one of least "
+            "free energy; differences from predict are those from its own predictions."
+        )
+    if small.model.compaction is None:
+        notes.append(
+            "Dead units were not removed: compacting needs moments, which an operation lacks."
+        )
+    return tuple(notes)
 
 
 def _describe_onnx(small: SmallerModel, model: OnnxModel, file: str) -> Sheet:

@@ -17,6 +17,7 @@ import secateur
 from secateur.distributions import UnitNormal
 from secateur.files.codec import NETWORKS, Decoder, Encoder, FileError
 from secateur.model import BayesianModel
+from secateur.options import name_kind
 from secateur.pytrees import align_tree, flatten_beliefs, is_belief
 from secateur.storage import OtherVersion, UnreadableFile, read_container, write_container
 from secateur.trained import Trained
@@ -65,7 +66,7 @@ def save(trained: Trained, path: str | os.PathLike, *, extra: Any = None) -> Non
     """
     if not isinstance(trained, Trained):
         raise TypeError(
-            f"save: a {type(trained).__name__} is not a trained model. Give the result of fit, "
+            f"save: {name_kind(trained)} is not a trained model. Give the result of fit, "
             "prune, update, compact or load."
         )
     extra = trained.extra if extra is None else extra

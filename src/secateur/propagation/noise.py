@@ -37,7 +37,7 @@ class FreshNoise:
 
 
 class DrawnNoise:
-    """Noise that was drawn before, used piece by piece; given to `forward` in the place of a key.
+    """Noise that was drawn before, used piece by piece; given to `forward` in place of a key.
 
     Drawing the noise of a whole epoch, or of all steps of a loop, at once is several times faster
     than in every step.
@@ -69,7 +69,7 @@ class DrawnNoise:
 
 
 class NoiseCounter:
-    """Counts what is taken, for somebody who traces a function with it in the place of a key."""
+    """Counts what is taken, for somebody who traces a function with it in place of a key."""
 
     def __init__(self) -> None:
         self.count = 0

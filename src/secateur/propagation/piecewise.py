@@ -216,7 +216,7 @@ def _certain_below(dtype: jnp.dtype) -> float:
 
 
 def _jump(place: float, left: tuple[float, float], right: tuple[float, float]) -> float:
-    """How far a function jumps at a break; exactly 0 but for rounding."""
+    """How far a function jumps at a break; exactly 0 except for rounding."""
     jump = (right[0] * place + right[1]) - (left[0] * place + left[1])
     return jump if abs(jump) > 1e-6 * max(1.0, abs(left[1]), abs(right[1])) else 0.0
 

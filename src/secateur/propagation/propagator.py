@@ -138,7 +138,8 @@ class Propagator(LoopPropagator):
             value: The sum.
         """
         if isinstance(name, Slot):
-            name = self.producers[name].index if name in self.producers else -1
+            producer = self.shares.producers.get(name)
+            name = -1 if producer is None else producer.index
         factor = factor_of(value)
         if self.recurrence is None or factor is None or factor.is_raw or not factor.is_steady:
             return value

@@ -6,6 +6,7 @@ Everything is decided by the table, the settings and the seed.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -86,7 +87,8 @@ def fit_table(
     split = split_rows(table, settings)
     say(_describe_sizes(table, len(split.training[1]), settings))
     requirements = _make_requirements(table.encoding.task, split.held_out, settings)
-    with clock:
+    with clock, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "prune: ")  # a caution says the same
         try:
             selection = _train(table, split, settings, requirements, folder, clock, progress)
         except (sc.FitError, ValueError):

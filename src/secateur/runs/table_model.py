@@ -20,7 +20,6 @@ from secateur.exports.model_labels import make_labels
 from secateur.remedies import Remedy
 from secateur.report.performance import find_class_probabilities
 from secateur.runs.folder import FolderError, RunFolder
-from secateur.storage import write_file
 from secateur.tables import EncodedRows, Encoding, TableError, read_table
 
 __all__ = [
@@ -45,8 +44,7 @@ def save_model(model: sc.Trained | Average, folder: RunFolder, extra: dict[str, 
         sc.save(model, folder.model, extra=extra)
         return
     first, *others = model.models
-    average = {"weighting": model.weighting, "models": len(model.models)}
-    sc.save(first, folder.model, extra=extra | {"average": average})
+    sc.save(first, folder.model, extra=extra | {"average": model.describe()})
     folder.restarts.mkdir()
     for number, other in enumerate(others, 2):
         sc.save(other, folder.restarts / f"{number}.safetensors", extra=extra)
@@ -135,7 +133,7 @@ def encode_used_columns(
 ) -> EncodedRows:
     """Encode the columns of a table that a model uses; its other inputs get their means.
 
-    A weight that was cut is exactly 0, so that any number in the place of an input that is not used
+    A weight that was cut is exactly 0, so that any number in place of an input that is not used
     gives the same predictions, to the bit.
 
     Args:
@@ -229,8 +227,6 @@ def export_run(
     model = sc.load(folder.find_model())
     rows = {} if data is None else _read_rows(model, data)
     sheet = export(model, path, **rows, **options)
-    if isinstance(model.extra, dict) and "average" in model.extra:
-        sheet = _note_average(sheet, path, model.extra["average"]["models"])
     if folder.record.is_file():
         record = report.read_record(folder.record)
         others = [s for s in record.get("exports", []) if s["files"] != list(sheet.files)]
@@ -253,17 +249,6 @@ def find_encoding(model: sc.Trained | Average) -> Encoding:
             "the model was not made from a table, so it does not know which columns it needs."
         )
     return Encoding.from_json(extra["table"])
-
-
-def _note_average(sheet: Sheet, path: Path, models: int) -> Sheet:
-    """Return the sheet, and write it again, with the note that the run predicts otherwise."""
-    note = (
-        f"`secateur predict` averages {models} networks. This is the one of least free energy; "
-        "differences from predict are those from what it predicts alone."
-    )
-    sheet = replace(sheet, notes=(note, *sheet.notes))
-    write_file(path.with_name(f"{path.name}.json"), sheet.to_json())
-    return sheet
 
 
 def _read_rows(model: sc.Trained, path: str | os.PathLike) -> dict[str, Any]:

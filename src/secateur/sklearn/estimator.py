@@ -19,6 +19,7 @@ from secateur.averaging import Average, check_weighting
 from secateur.caveats import CaveatWarning, find_caveats
 from secateur.distributions import Normal
 from secateur.likelihoods.base import Likelihood
+from secateur.options import check_count
 from secateur.predictive import Predictive
 from secateur.report.network import find_dense_graph
 from secateur.selection import STRUCTURES, Structure, select_structure
@@ -170,11 +171,15 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
             missing=self.missing,
         )
         restarts = self._train((x, targets, rows.weights), table.outputs, likelihood)
-        restarts = [replace(model, extra={"table": table.to_json()}) for model in restarts]
-        average = None
+        average, extra = None, {"table": table.to_json()}
         if self.average is not None:
             average = Average.from_models(restarts, self.average)
-        self._set_result(restarts[0], average)
+            extra |= {"average": average.describe()}
+            models = tuple(replace(model, extra=extra) for model in average.models)
+            average, restarts = replace(average, models=models), models
+        self._set_result(
+            replace(restarts[0], extra=extra) if average is None else restarts[0], average
+        )
 
     def _train(self, data: tuple, outputs: int, likelihood: Likelihood) -> tuple[Trained, ...]:
         """Choose a network, train it and prune it; return all of its restarts, the best one first.
@@ -197,7 +202,7 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
             inference=self.inference,
             prior=Normal(0.0, float(self.prior_variance)),
             learn_priors=self.learn_priors,
-            restarts=self.restarts,
+            restarts=check_count(self.restarts, "restarts"),
             recipe=self.recipe,
             epochs=self.epochs,
             batch_size=self.batch_size,

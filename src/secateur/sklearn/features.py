@@ -207,9 +207,10 @@ def _encode_column(column: Column, values: pd.Series, warn: bool) -> np.ndarray:
     codes = pd.Index(column.categories, dtype=object).get_indexer(labels.astype(object))
     unknown = np.flatnonzero((codes < 0) & ~is_missing)
     if len(unknown) and warn:
+        texts = sorted(set(labels[unknown].tolist()))
         warnings.warn(
-            f"column {column.name!r} holds {sorted(set(labels[unknown]))[:5]}, which the training "
-            f"data did not, in {len(unknown)} rows. They are treated as missing.",
+            f"column {column.name!r} holds {texts[:5]}, which the training data did not, in "
+            f"{len(unknown)} rows. They are treated as missing.",
             stacklevel=6,
         )
     hot = np.full((len(codes), len(column.categories)), np.nan)

@@ -150,7 +150,7 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
 
         Args:
             X: Inputs, of shape (rows, features).
-            y: Targets, of the shape that they had in the first call but for the number of rows.
+            y: Targets, of the shape that they had in the first call, except for the number of rows.
             sample_weight: Weight of each row, as in `fit`.
         """
         if not hasattr(self, "result_"):

@@ -12,7 +12,7 @@ __all__ = ["MISSING", "choose_indicators", "find_gaps", "make_missing_error"]
 
 # What may be done with missing values.
 MISSING = ("error", "drop", "mean")
-# An input that says whether a value is missing needs at least so many rows of either kind.
+# An input that says whether a value is missing needs at least this number of rows of either kind.
 _MIN_INDICATOR_ROWS = 5
 
 

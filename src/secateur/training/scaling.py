@@ -72,7 +72,7 @@ class Scaling:
     """How a model's data are standardised; None where they are not.
 
     Attributes:
-        inputs: a pytree like the inputs, with an `Affine` or None in the place of each array.
+        inputs: a pytree like the inputs, with an `Affine` or None in place of each array.
         targets: an `Affine` or None.
         column_names: names of the columns of every table among the inputs, by which later tables
             are matched; empty if there was none.
@@ -233,7 +233,7 @@ class Columns:
 
     @property
     def constant(self) -> np.ndarray:
-        """Which columns have one value only, but for rounding."""
+        """Which columns have only one value, except for rounding."""
         rounding = _RELATIVE_ROUNDING.get(self.itemsize, 1e-6)
         return self.deviation <= rounding * self.largest
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# The columns of every table among the inputs; None in the place of an array.
+# The columns of every table among the inputs; None in place of an array.
 ColumnNames = tuple[tuple[str, ...] | None, ...]
 
 _TEXT_ADVICE = {
@@ -149,7 +149,7 @@ def _make_ragged_error(rows: Any, name: str) -> ValueError:
 
 
 def check_rows_apart(inputs: Any, rows: int | None) -> None:
-    """Refuse a list of rows in the place of an array: a list is a pytree of several inputs.
+    """Refuse a list of rows in place of an array: a list is a pytree of several inputs.
 
     Args:
         inputs: Inputs as they were handed over.
