@@ -52,4 +52,4 @@ for name, axis in (("filters", 3), ("w2", 1)):
     print(f"{name}: {alive.reshape(len(alive), -1).any(1).sum()} of {len(alive)} units left")
 for name, result in (("before", fitted), ("after", pruned)):
     chosen = result.predict(x_test, samples=10).probabilities.argmax(axis=1)
-    print(f"{name} pruning: {100 * np.mean(chosen == y_test):.1f} % of the test images right")
+    print(f"{name} pruning: test accuracy {100 * np.mean(chosen == y_test):.1f} %")

@@ -10,7 +10,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 LAST_LINE = {
-    "classify_digits.py": r"after pruning: \d+\.\d % of the test images right",
+    "classify_digits.py": r"after pruning: test accuracy \d+\.\d %",
     "to_c.py": r"int8 +\d+ multiply-adds, +\d+ bytes of source, [2-8](, [2-8])* bits per weight",
     "own_flax_model.py": r"inputs in use: \[.*\]",
     "streaming_update.py": r"batch 2: surprise +-?\d+\.\d+ nats per row, +\d+ weights, .*\]",

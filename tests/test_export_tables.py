@@ -493,9 +493,9 @@ def test_averages_that_cannot_be_written(tmp_path):
     for model, suffix, options, match in (
         (sampled, "c", {}, "average networks that are drawn"),
         (sampled, "onnx", {}, "average networks that are drawn"),
-        (moments, "c", {"quantise": "int8"}, "in floats"),
+        (moments, "c", {"quantise": "int8"}, "in float32 only"),
         (sequences, "c", {}, "mean='predictive' cannot be written"),
-        (sequences, "onnx", {}, "a loop over time has no moments"),
+        (sequences, "onnx", {}, "moments of a loop over time cannot be written"),
     ):
         with pytest.raises(ExportError, match=match):
             export(model, tmp_path / f"net.{suffix}", mean="predictive", measured=False, **options)
