@@ -42,11 +42,11 @@ _ROWS = 256
 def expected_logsumexp(mean: Array, variance: Array) -> Array:
     """Return E[logsumexp(x)] over the last axis, for independent x_j ~ N(mean_j, variance_j).
 
-    Two classes need no integral over u; see `_integrate_pair`. Error, measured in tests/test_likelihoods.py against dense quadrature: at most 2e-4 nat for up
-    to 10 classes with variances up to 25; 3e-3, or that part of the largest deviation where it
-    exceeds 1, for up to 100 classes with variances up to 1e4. (On the same cases a
-    Fenton–Wilkinson sum is off by 0.06 nat at variance 1 and by 6 at 25, the Knowles–Minka bound
-    by 0.03 and 6; both are cheaper.)
+    Two classes need no integral over u; see `_integrate_pair`. Error of several, measured in
+    tests/test_likelihoods.py against dense quadrature: at most 2e-4 nat for up to 10 classes with
+    variances up to 25; 3e-3, or that part of the largest deviation where it exceeds 1, for up to
+    100 classes with variances up to 1e4. (On the same cases a Fenton–Wilkinson sum is off by 0.06
+    nat at variance 1 and by 6 at 25, the Knowles–Minka bound by 0.03 and 6; both are cheaper.)
 
     The derivatives are those of the true expectation, by the same quadrature, also at variance 0:
 
