@@ -261,9 +261,9 @@ def make_page(figures: Figures, versions: dict[str, str], picture: str | None) -
         "",
         f"`secateur fit` with its defaults beside scikit-learn's estimators on {len(numbers)} "
         f"tables with a number to predict and {len(classes)} with classes, "
-        f"{figures.describe_splits()}: 80 % training rows, 20 % test rows. All tables come with packages "
-        "on the Python package index. Figures are medians over splits on test rows, unless they "
-        "say otherwise.",
+        f"{figures.describe_splits()}: 80 % training rows, 20 % test rows. All tables come "
+        "with packages on the Python package index. Figures are medians over splits on "
+        "test rows, unless they say otherwise.",
         "",
         "    python benchmarks/tables.py tables.jsonl --summary tables.md --plot tables.png",
         "",

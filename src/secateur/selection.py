@@ -2,8 +2,8 @@
 
 All structures of a stage are one network in which some weights do not exist from the start, so that
 one compiled program trains them side by side. What they are compared by is the free energy after
-pruning. The first stage is a quick look at narrow structures. Where a few units lower the free
-energy, all structures with units are trained, and longer.
+pruning. Wide structures are a stage of their own, which is trained where a few units lower the free
+energy.
 """
 
 from __future__ import annotations
@@ -71,10 +71,8 @@ STRUCTURES = (
 
 # Number of units of a layer up to which a structure is trained in any case.
 _NARROW = 10
-# Steps of warming for each row. Networks with units end lower after a long one; to see whether
-# units are worth anything, a short one does.
+# (A shorter warming ends with a constant where inputs are collinear.)
 _WARM_STEPS_PER_ROW = 20
-_FIRST_WARM_STEPS_PER_ROW = 5
 
 
 class Candidate(NamedTuple):
@@ -149,8 +147,8 @@ def select_structure(
         likelihood: How targets scatter around the function.
         key: A JAX random key.
         structures: Structures to compare. If there are some with at most ten units in a layer and
-            others that are wider, the narrow ones come first; those with hidden units are trained
-            (again, and longer) only if the best of them keeps hidden units.
+            others that are wider, the narrow ones come first, and the wide ones are trained only if
+            the best of them keeps hidden units.
         activation: Activation of hidden units; see `secateur.networks.ACTIVATIONS`.
         inference: See `BayesianModel`.
         prior: Prior of the weights. Defaults to N(0, 1).
@@ -185,10 +183,13 @@ def select_structure(
         raise ValueError("give at least one structure and one restart.")
     _join_structures(structures, np.shape(data[0])[1], outputs, activation)  # refuses mixtures
     chosen = choose_recipe(recipe, epochs=epochs, batch_size=batch_size, rate=rate)
+    # On small tables the first decision would otherwise wait for twice the warming.
+    warm_steps = min(chosen.warm_steps, _WARM_STEPS_PER_ROW * len(data[1]))
+    chosen = replace(chosen, warm_steps=warm_steps)
     source = make_source(data, size=None, batch_size=chosen.batch_size)
     budget = make_budget(prune_options or {})
 
-    def train_stage(number: int, stage: Sequence[Structure], warm_steps: int) -> list[Candidate]:
+    def train_stage(number: int, stage: Sequence[Structure]) -> list[Candidate]:
         whole = _join_structures(stage, np.shape(data[0])[1], outputs, activation)
         start_key, fit_key, prune_key = jax.random.split(jax.random.fold_in(key, number), 3)
         model = BayesianModel(
@@ -207,11 +208,7 @@ def select_structure(
             model,
             source,
             list(jax.random.split(fit_key, len(runs))) if len(runs) > 1 else [fit_key],
-            Training(
-                replace(chosen, warm_steps=min(chosen.warm_steps, warm_steps * len(data[1]))),
-                None,
-                find_prior_groups(model, source, learn_priors),
-            ),
+            Training(chosen, None, find_prior_groups(model, source, learn_priors)),
             paths[0],
             Progress("fit", show=progress, callback=callbacks[0]),
             starts=_make_starts(whole, runs, chosen, start_key),
@@ -227,34 +224,27 @@ def select_structure(
             for structure, piece in zip(stage, pieces, strict=True)
         ]
 
-    def is_better(one: Candidate, other: Candidate | None) -> bool:
-        return other is None or _rank(one.pruned, budget) < _rank(other.pruned, budget)
+    def find_best() -> Candidate:
+        return min(candidates, key=lambda c: _rank(c.pruned, budget))
 
-    best: Candidate | None = None
-    candidates: dict[Structure, Candidate] = {}
-    for number, (stage, warm_steps) in enumerate(_divide_structures(structures)):
-        if best is None or _has_units(best):
-            for candidate in train_stage(number, stage, warm_steps):
-                if is_better(candidate, candidates.get(candidate.structure)):
-                    candidates[candidate.structure] = candidate
-                best = candidate if is_better(candidate, best) else best
-    assert best is not None
-    return Selection(tuple(candidates[s] for s in structures if s in candidates), best)
+    candidates: list[Candidate] = []
+    for number, stage in enumerate(_divide_structures(structures)):
+        if not number or _has_units(find_best()):
+            candidates += train_stage(number, stage)
+    return Selection(tuple(candidates), find_best())
 
 
-def _divide_structures(structures: Sequence[Structure]) -> list[tuple[list[Structure], int]]:
-    """Return the structures of each stage, and the steps of warming for each row.
+def _divide_structures(structures: Sequence[Structure]) -> list[list[Structure]]:
+    """Return the structures of each stage.
 
-    >>> for stage, _ in _divide_structures(STRUCTURES[1::2]):
-    ...     print([str(s) for s in stage])
-    ['linear', '10 units and a linear path']
-    ['10 units and a linear path', '50 units']
+    >>> [[str(s) for s in stage] for stage in _divide_structures(STRUCTURES[1::2])]
+    [['linear', '10 units and a linear path'], ['50 units']]
     """
-    narrow = [s for s in structures if max(s.hidden, default=0) <= _NARROW]
-    with_units = [s for s in structures if s.hidden]
-    if len(narrow) == len(structures) or not set(narrow) & set(with_units):
-        return [(list(structures), _WARM_STEPS_PER_ROW)]
-    return [(narrow, _FIRST_WARM_STEPS_PER_ROW), (with_units, _WARM_STEPS_PER_ROW)]
+    stages: list[list[Structure]] = [[], []]
+    for structure in structures:
+        stages[max(structure.hidden, default=0) > _NARROW].append(structure)
+    is_judged = any(s.hidden for s in stages[0])
+    return [stage for stage in stages if stage] if is_judged else [list(structures)]
 
 
 def _has_units(candidate: Candidate) -> bool:
