@@ -191,7 +191,9 @@ def select_structure(
 
     def train_stage(number: int, stage: Sequence[Structure]) -> list[Candidate]:
         whole = _join_structures(stage, np.shape(data[0])[1], outputs, activation)
-        start_key, fit_key, prune_key = jax.random.split(jax.random.fold_in(key, number), 3)
+        start_key, fit_key, prune_key = jax.random.split(
+            jax.random.fold_in(key, number) if number else key, 3
+        )
         model = BayesianModel(
             whole,
             whole.init(start_key),
