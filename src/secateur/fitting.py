@@ -324,7 +324,7 @@ def _check(model: BayesianModel, source: Arrays | Stream, trainer: Trainer, beli
         check_targets(columns)
     sample = trainer.scalings[0].standardise(source.sample(), trainer.spec.layout.dtype)
     for mistake in find_mistakes(model.f, model.params, sample[0], model.likelihood):
-        warnings.warn(mistake, stacklevel=4)
+        warnings.warn(mistake, stacklevel=5)  # one of them is the decorator of `fit_runs`
     targets: list[Any] = []
     if isinstance(source, Arrays):
         targets = [one.targets for one in source.sets if is_addressable(one.targets)]
