@@ -87,8 +87,17 @@ class ImportedFunction:
         known = {**self.graph.arrays, **{name: params[name] for name in self.weights}}
         rows = next((np.shape(v)[0] for v in values.values() if np.ndim(v)), None)
         evaluation = Evaluation(self.file_rows, rows)
-        results = evaluation.run(self.graph, {**known, **values})
-        self._check(results, rows)
+        try:
+            results = evaluation.run(self.graph, {**known, **values})
+            self._check(results, rows)
+        except OnnxError as error:
+            if self.file_rows in (None, rows):
+                raise
+            raise OnnxError(
+                f"the file was written for batches of {self.file_rows}, and does not work with "
+                f"{rows} rows: {error} Export the network with a batch axis of any length "
+                "(dynamic_shapes or dynamic_axes in PyTorch)."
+            ) from error
         if len(results) == 1:
             return results[0]
         return dict(zip([v.name for v in self.outputs], results, strict=True))
@@ -129,10 +138,7 @@ class ImportedFunction:
                 )
                 if len(expected) != np.ndim(result) or given != np.shape(result):
                     raise OnnxError(
-                        f"the file was written for {fixed} "
-                        f"{'row' if fixed == 1 else 'rows'}, and with {rows} the output "
-                        f"{value.name!r} has the shape {np.shape(result)}. Export the network with "
-                        "a batch axis of any length (dynamic_shapes or dynamic_axes in PyTorch)."
+                        f"the output {value.name!r} has the shape {np.shape(result)}."
                     )
 
     def without_last_step(self) -> ImportedFunction:
