@@ -25,7 +25,8 @@ from secateur.training.recipe import RECIPES
 def load_images():
     mnist = datasets.load_images("mnist")
     images = [
-        np.asarray(x, np.float32).reshape(-1, 1, 28, 28) / 255 for x in (mnist.x_train, mnist.x_test)
+        np.asarray(x, np.float32).reshape(-1, 1, 28, 28) / 255
+        for x in (mnist.x_train, mnist.x_test)
     ]
     return images[0], mnist.y_train.astype(np.int32), images[1], mnist.y_test.astype(np.int32)
 
@@ -64,9 +65,12 @@ def main():
 
     def report(name, trained):
         accuracy, log_p = measure(trained, x_test, y_test)
-        print(f"{name}: {trained.live_weights} weights, test accuracy {accuracy:.4f}, "
-              f"log-likelihood {log_p:.4f}, {trained.epochs} epochs, free energy "
-              f"{trained.free_energy:.0f}, {time.perf_counter() - start:.0f} s", flush=True)  # fmt: skip
+        print(
+            f"{name}: {trained.live_weights} weights, test accuracy {accuracy:.4f}, log-likelihood "
+            f"{log_p:.4f}, {trained.epochs} epochs, free energy {trained.free_energy:.0f}, "
+            f"{time.perf_counter() - start:.0f} s",
+            flush=True,
+        )
 
     report("as it came", as_trained(model))
     recipe = replace(RECIPES["trained"], retrain_epochs=options.retrain_epochs)

@@ -53,7 +53,9 @@ def load_images():
 def measure_accuracy(module, x, y):
     module.eval()
     with torch.no_grad():
-        answers = [module(torch.from_numpy(x[i : i + 1000])).argmax(1) for i in range(0, len(x), 1000)]
+        answers = [
+            module(torch.from_numpy(x[i : i + 1000])).argmax(1) for i in range(0, len(x), 1000)
+        ]
     return float((torch.cat(answers).numpy() == y).mean())
 
 
@@ -97,7 +99,9 @@ def main():
     module = NETWORKS[options.network]()
     train(module, x, y, epochs=options.epochs)
     weights = sum(p.numel() for p in module.parameters())
-    print(f"{options.network}: {weights} weights, test {measure_accuracy(module, x_test, y_test):.4f}")
+    print(
+        f"{options.network}: {weights} weights, test {measure_accuracy(module, x_test, y_test):.4f}"
+    )
     torch.save(module.state_dict(), options.out / f"{options.network}.pt")
     write_onnx(module, options.out / f"{options.network}.onnx")
 

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from secateur.importing import from_onnx
-from secateur.importing.operators import OPERATORS
+from secateur.importing.operator_rules import OPERATORS
 
 # What this importer does not do, by the beginning or a part of the names of the tests.
 LEFT_OUT = {
@@ -70,7 +70,11 @@ def collect_cases(*, expanded):
                 plain = name.replace("_", "")
                 if is_package:
                     continue
-                if expanded or plain in wanted or plain in ("ifop", "if", "rangeop", "poolopcommon"):
+                if (
+                    expanded
+                    or plain in wanted
+                    or plain in ("ifop", "if", "rangeop", "poolopcommon")
+                ):
                     importlib.import_module(f"{package.__name__}.{name}")
     cases = {case.name: case for case in package._NodeTestCases}
     chosen = [c for c in cases.values() if set(kinds_of(c.model.graph)) <= set(OPERATORS)]

@@ -1,6 +1,7 @@
 """Pages of the documentation as programs: their blocks of code, in order, in one process.
 
-A block marked `python` is run as it stands (one titled "with PyTorch" where that is installed), one marked `sh` as commands of `secateur`, a line each.
+A block marked `python` is run as it stands (one titled "with PyTorch" where that is installed), one
+marked `sh` as commands of `secateur`, a line each.
 A block marked `text` is what the block of code before it prints. There are no other fenced blocks.
 
 Processors round differently, so numbers are compared with a tolerance: a thousandth, or the last

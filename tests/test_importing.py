@@ -1,7 +1,5 @@
 """`from_onnx`: what becomes parameters, what is refused, and what a damaged file can do."""
 
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
@@ -30,9 +28,7 @@ def model(nodes, arrays=(), inputs=None, outputs=None, version=17, functions=(),
         nodes, "g", inputs or [value("x", "N", 3)], outputs or [value("y", "N", 2)], list(arrays)
     )
     imports = [helper.make_opsetid("", version), *(helper.make_opsetid(d, 1) for d in domains)]
-    return helper.make_model(
-        graph, opset_imports=imports, ir_version=8, functions=list(functions)
-    )
+    return helper.make_model(graph, opset_imports=imports, ir_version=8, functions=list(functions))
 
 
 def dense():
@@ -76,7 +72,9 @@ def test_weights_in_8_bits_are_folded():
 def test_batch_normalisation_is_folded_into_the_layer_before(layer):
     """Oracle: the formula of batch normalisation, on what the layer alone computes."""
     rng = np.random.default_rng(0)
-    parts = {n: rng.uniform(0.5, 2, 2).astype(np.float32) for n in ("scale", "shift", "mean", "var")}
+    parts = {
+        n: rng.uniform(0.5, 2, 2).astype(np.float32) for n in ("scale", "shift", "mean", "var")
+    }
     shape = (2, 3, 1, 1) if layer == "Conv" else (2, 3) if layer == "Gemm" else (3, 2)
     x = rng.normal(size=(4, 3, 2, 2) if layer == "Conv" else (4, 3)).astype(np.float32)
     arrays = [array("w", *shape), array("b", 2, seed=1)]
@@ -90,12 +88,16 @@ def test_batch_normalisation_is_folded_into_the_layer_before(layer):
     arrays += [numpy_helper.from_array(a, n) for n, a in parts.items()]
     nodes = [*nodes, helper.make_node("BatchNormalization", ["h", *parts], ["y"], epsilon=1e-3)]
     f, params = from_onnx(model(nodes, arrays, [value("x", "N", *x.shape[1:])], [value("y", "N")]))
-    assert [n.kind for n in f.graph.nodes] == [n for n in (layer, "Add") if n != "Add" or layer == "MatMul"]
+    assert [n.kind for n in f.graph.nodes] == [
+        n for n in (layer, "Add") if n != "Add" or layer == "MatMul"
+    ]
     assert set(params) == {"w", "shift"}
     own, own_params = from_onnx(alone)
     h = np.asarray(own(own_params, x))
     shaped = {n: a.reshape(-1, *[1] * (x.ndim - 2)) for n, a in parts.items()}
-    expected = (h - shaped["mean"]) / np.sqrt(shaped["var"] + 1e-3) * shaped["scale"] + shaped["shift"]
+    expected = (h - shaped["mean"]) / np.sqrt(shaped["var"] + 1e-3) * shaped["scale"] + shaped[
+        "shift"
+    ]
     np.testing.assert_allclose(f(params, x), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -138,8 +140,11 @@ def test_gates_are_separate_and_hidden_units_of_both_directions_are_found(kind):
 
 def test_what_is_not_a_weight_is_certain():
     arrays = [array("mean", 3), array("w", 3, 2, seed=1), array("b", 2, seed=2)]
-    nodes = [helper.make_node("Sub", ["x", "mean"], ["c"]), helper.make_node("MatMul", ["c", "w"], ["m"]),
-             helper.make_node("Add", ["m", "b"], ["y"])]  # fmt: skip
+    nodes = [
+        helper.make_node("Sub", ["x", "mean"], ["c"]),
+        helper.make_node("MatMul", ["c", "w"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["y"]),
+    ]
     f, params = from_onnx(model(nodes, arrays))
     assert set(params) == {"w", "b"}
     assert set(f.graph.arrays) == {"mean"}
@@ -182,7 +187,10 @@ def recursive_function():
 
 def endless_loop():
     body = helper.make_graph(
-        [helper.make_node("Identity", ["go"], ["again"]), helper.make_node("Identity", ["s"], ["t"])],
+        [
+            helper.make_node("Identity", ["go"], ["again"]),
+            helper.make_node("Identity", ["s"], ["t"]),
+        ],
         "body",
         [value("i", kind=TensorProto.INT64), value("go", kind=TensorProto.BOOL), value("s", 1)],
         [value("again", kind=TensorProto.BOOL), value("t", 1)],
@@ -210,7 +218,8 @@ REFUSED = {
         r"Det \(node 'here'\).*Supported operators: Abs",
     ),
     "another domain": (
-        lambda: model([helper.make_node("Run", ["x"], ["y"], domain="com.evil")], domains=["com.evil"]),
+        lambda: model([helper.make_node("Run", ["x"], ["y"], domain="com.evil")],
+                      domains=["com.evil"]),
         r"com.evil.Run .* has no rule",
     ),
     "recursive": (
@@ -303,5 +312,3 @@ def test_models_are_saved_with_their_function(tmp_path):
     x = np.ones((2, 3), np.float32)
     weights = {name: q.mean for name, q in loaded.beliefs.items()}
     np.testing.assert_array_equal(loaded.model.f(weights, x), f(params, x))
-
-

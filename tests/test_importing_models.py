@@ -12,7 +12,6 @@ import pytest
 
 pytest.importorskip("onnx")
 
-# ruff: noqa: E402
 import secateur as sc
 from secateur.exports import to_onnx
 from secateur.importing import as_trained, from_onnx
@@ -85,7 +84,7 @@ def test_round_trip(name, tmp_path):
 
 
 def test_keyword_spotting():
-    """90.0 % of the 1000 official inputs, as its authors publish."""
+    """90.1 % of the 1000 official inputs, as with onnxruntime; its authors state 90.0 %."""
     data = Path(os.environ.get("SECATEUR_DATA", "/nowhere")) / "kws" / "kws_test.npz"
     if not data.is_file():
         pytest.skip("SECATEUR_DATA has no kws/kws_test.npz")
@@ -95,4 +94,4 @@ def test_keyword_spotting():
     x = ((mfcc.astype(np.float32) - 83) * 0.5847).reshape(len(mfcc), 49, 10, 1)
     right = np.asarray(jax.jit(f)(params, x)).argmax(1) == label
     assert len(right) == 1000
-    assert round(float(right.mean()), 3) == 0.9
+    assert round(float(right.mean()), 3) == 0.901

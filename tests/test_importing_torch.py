@@ -110,7 +110,9 @@ def test_convolutions_with_batch_normalisation():
     np.testing.assert_allclose(f(params, x), answers(module, x), atol=1e-5)
     assert "1.weight" not in params
     trained = as_trained(sc.BayesianModel(f, params, inference="local"))
-    np.testing.assert_allclose(answers(sc.to_torch(trained, module), x), answers(module, x), atol=1e-5)
+    np.testing.assert_allclose(
+        answers(sc.to_torch(trained, module), x), answers(module, x), atol=1e-5
+    )
     pruned = cut_units(trained, f, x, lambda hidden: [0, 6, 10])
     small = sc.compact(pruned, inputs=x, drop_inputs=False)
     weights = {n: q.mean for n, q in pruned.beliefs.items()}

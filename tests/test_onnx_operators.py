@@ -8,9 +8,8 @@ import pytest
 
 pytest.importorskip("onnx")
 
-# ruff: noqa: E402
 from onnx_cases import collect_cases, load_cases
-from secateur.importing.operators import OPERATORS
+from secateur.importing.operator_rules import OPERATORS
 
 GROUP = 50  # cases in one compiled program
 

@@ -15,7 +15,6 @@ from .distributions import (
 from .exports import ExportError, Sheet, export
 from .files import FileError, load, save
 from .fitting import fit, fit_many
-
 from .importing import ImportedFunction, OnnxError, from_onnx, from_torch, to_torch
 from .likelihoods import (
     BernoulliLikelihood,

@@ -24,8 +24,8 @@ def prune(
         typer.Option(
             "--data",
             "-d",
-            help=".npz with x (or the inputs' names) and y; .npy with inputs, and a second one with "
-            "targets; or a table whose columns are the inputs. Without targets the network's own "
+            help=".npz with x (or the inputs' names) and y; .npy with inputs, and a second one "
+            "with targets; or a table whose columns are the inputs. Without targets the network's own "
             "outputs take their place.",
         ),
     ],
@@ -53,9 +53,7 @@ def prune(
     ] = None,
     retrain_epochs: Annotated[
         int | None,
-        typer.Option(
-            "--retrain-epochs", help="Maximum number of epochs after each round.", min=1
-        ),
+        typer.Option("--retrain-epochs", help="Maximum number of epochs after each round.", min=1),
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", help="Rows in a step; by default 128.", min=1)

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from secateur.importing.onnx_graph import OnnxError, OnnxGraph, OnnxNode, OnnxValue
-from secateur.importing.operators import OPERATORS, OperatorCall
-from secateur.importing.operators.directions import Directions
-from secateur.importing.operators.operator_table import is_float
+from secateur.importing.operator_rules import OPERATORS, OperatorCall
+from secateur.importing.operator_rules.directions import Directions
+from secateur.importing.operator_rules.operator_table import is_float
 
-__all__ = ["Evaluation", "ImportedFunction", "evaluate_node", "list_float_outputs"]
+__all__ = ["GraphEvaluation", "ImportedFunction", "evaluate_node", "list_float_outputs"]
 
 # They know what to do with the directions of a recurrent layer while these are apart.
 _TAKE_DIRECTIONS = {
@@ -86,7 +86,7 @@ class ImportedFunction:
         values = self._bind(x)
         known = {**self.graph.arrays, **{name: params[name] for name in self.weights}}
         rows = next((np.shape(v)[0] for v in values.values() if np.ndim(v)), None)
-        evaluation = Evaluation(self.file_rows, rows)
+        evaluation = GraphEvaluation(self.file_rows, rows)
         try:
             results = evaluation.run(self.graph, {**known, **values})
             self._check(results, rows)
@@ -137,9 +137,7 @@ class ImportedFunction:
                     for n, m in zip(expected, np.shape(result), strict=False)
                 )
                 if len(expected) != np.ndim(result) or given != np.shape(result):
-                    raise OnnxError(
-                        f"the output {value.name!r} has the shape {np.shape(result)}."
-                    )
+                    raise OnnxError(f"the output {value.name!r} has the shape {np.shape(result)}.")
 
     def without_last_step(self) -> ImportedFunction:
         """Return the function without a final Softmax or Sigmoid, whose operand is returned.
@@ -159,9 +157,7 @@ class ImportedFunction:
             -1, len(self.outputs[0].shape or (0, 0)) - 1,
         ):  # fmt: skip
             return self
-        graph = OnnxGraph(
-            nodes, self.graph.arrays, self.graph.inputs, [OnnxValue(node.inputs[0])]
-        )
+        graph = OnnxGraph(nodes, self.graph.arrays, self.graph.inputs, [OnnxValue(node.inputs[0])])
         graph.drop_unread()
         return replace(self, graph=graph, last_step=node)
 
@@ -170,7 +166,7 @@ def _spell(shape: Sequence[Any]) -> str:
     return f"({', '.join('any' if n is None else str(n) for n in shape)})"
 
 
-class Evaluation:
+class GraphEvaluation:
     """One evaluation of a graph.
 
     Args:

@@ -82,7 +82,9 @@ def make_model(
     if task == "regression":
         rows = _first_rows(x, 2000)
         answers = np.asarray(jax.jit(f)(params, rows), np.float64)
-        errors = np.square(answers - np.asarray(y[: len(answers)], np.float64).reshape(answers.shape))
+        errors = np.square(
+            answers - np.asarray(y[: len(answers)], np.float64).reshape(answers.shape)
+        )
         spread = float(max(errors.mean(), 1e-6 * np.var(answers), 1e-12))
         likelihood: Any = GaussianLikelihood(Gamma(1.0, spread))
         return BayesianModel(f, params, likelihood, prior, inference)

@@ -60,7 +60,9 @@ def from_torch(
     tensors = tuple(
         e if isinstance(e, torch.Tensor) else torch.as_tensor(np.asarray(e)) for e in examples
     )
-    names = list(input_names or (["x"] if len(tensors) == 1 else [f"x{i}" for i in range(len(tensors))]))
+    names = list(
+        input_names or (["x"] if len(tensors) == 1 else [f"x{i}" for i in range(len(tensors))])
+    )
     outputs = list(output_names or ["y"])
     content = io.BytesIO()
     evaluated = copy.deepcopy(module).eval()
@@ -132,7 +134,9 @@ def to_torch(trained: Any, module: Any) -> Any:
     used = {n.split("/")[0] for n in means}
     missing = used - set(result.state_dict())
     if missing:
-        raise ValueError(f"to_torch: the module has no {sorted(missing)[0]}. Give the one that was imported.")
+        raise ValueError(
+            f"to_torch: the module has no {sorted(missing)[0]}. Give the one that was imported."
+        )
     return result
 
 

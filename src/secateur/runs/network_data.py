@@ -74,7 +74,9 @@ def read_network_data(
     if y is not None:
         rows.add(len(y))
     if len(rows) != 1 or min(rows) < 10:
-        raise UsageError(f"inputs and targets have {sorted(rows)} rows. Give at least 10, as many each.")
+        raise UsageError(
+            f"inputs and targets have {sorted(rows)} rows. Give at least 10, as many each."
+        )
     return NetworkData(x, y, first.name)
 
 
@@ -121,7 +123,9 @@ def _fit_inputs(x: Any, f: ImportedFunction) -> Any:
         wanted = None if shape is None else shape[1:]
         is_wrong = wanted is not None and (
             len(wanted) != array.ndim - 1
-            or any(isinstance(n, int) and n != m for n, m in zip(wanted, array.shape[1:], strict=True))
+            or any(
+                isinstance(n, int) and n != m for n, m in zip(wanted, array.shape[1:], strict=True)
+            )
         )
         if is_wrong:
             spelled = ", ".join("any" if not isinstance(n, int) else str(n) for n in wanted or ())

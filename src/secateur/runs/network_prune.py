@@ -124,9 +124,7 @@ def prune_network(
         raise UsageError(f"{path} has no weights to prune.")
     rows = read_network_data(data, f, target=settings.target)
     split = _split(rows, f, params, settings, say)
-    model = make_model(
-        f, params, split.training, task=settings.task, inference=settings.inference
-    )
+    model = make_model(f, params, split.training, task=settings.task, inference=settings.inference)
     came = as_trained(model, key=jax.random.key(settings.seed))
     clock = RunClock(settings.minutes, say)
     with clock:
@@ -148,7 +146,7 @@ def prune_network(
     return FinishedPruning(folder, table, notes)
 
 
-class _Split(NamedTuple):
+class _DividedRows(NamedTuple):
     training: tuple[Any, np.ndarray]
     judged: tuple[Any, np.ndarray]
     has_targets: bool
@@ -161,9 +159,8 @@ def _take(x: Any, rows: np.ndarray) -> Any:
 
 def _split(
     data: NetworkData, f: Any, params: Any, settings: NetworkSettings, say: Callable[[str], None]
-) -> _Split:
-    """Return rows to train on and rows to judge by, with the network's own outputs as targets
-    where there are none."""
+) -> _DividedRows:
+    """Return rows to train on and rows to judge by; outputs take the place of absent targets."""
     count = len(jax.tree.leaves(data.x)[0])
     order = np.random.default_rng(settings.seed).permutation(count)
     held = round(settings.held_out * count)
@@ -176,9 +173,13 @@ def _split(
     else:
         y = _shape_targets(y, f, params, data.x)
     own = y[judged]
-    if data.y is None and f.without_last_step().last_step is not None and settings.task != "regression":
+    if (
+        data.y is None
+        and f.without_last_step().last_step is not None
+        and settings.task != "regression"
+    ):
         own = own.argmax(-1) if own.shape[-1] > 1 else (own > 0.5).astype(int)
-    return _Split((_take(data.x, training), y[training]), (_take(data.x, judged), own),
+    return _DividedRows((_take(data.x, training), y[training]), (_take(data.x, judged), own),
                   data.y is not None, data.name)  # fmt: skip
 
 
@@ -201,7 +202,9 @@ def _shape_targets(y: np.ndarray, f: Any, params: Any, x: Any) -> np.ndarray:
         return y.astype(np.int32)
     if int(np.prod(y.shape[1:])) == int(np.prod(shape)):
         return y.reshape(len(y), *shape)
-    raise UsageError(f"the targets have rows of shape {y.shape[1:]}, the network's outputs {shape}.")
+    raise UsageError(
+        f"the targets have rows of shape {y.shape[1:]}, the network's outputs {shape}."
+    )
 
 
 def _train(
@@ -231,7 +234,7 @@ def _train(
 
 
 def _compare(
-    models: tuple[sc.Trained, ...], split: _Split, path: str | os.PathLike
+    models: tuple[sc.Trained, ...], split: _DividedRows, path: str | os.PathLike
 ) -> tuple[list[tuple[str, ...]], list[str]]:
     """Return the closing table, and notes."""
     x, y = split.judged
@@ -287,7 +290,7 @@ def sc_mean(trained: sc.Trained) -> Any:
 
 
 def _make_record(
-    fitted: sc.Trained, pruned: sc.Trained, split: _Split, settings: NetworkSettings, command: str,
+    fitted: sc.Trained, pruned: sc.Trained, split: _DividedRows, settings: NetworkSettings, command: str,
     table: list[tuple[str, ...]], seconds: float,
 ) -> dict[str, Any]:  # fmt: skip
     x, y = split.judged

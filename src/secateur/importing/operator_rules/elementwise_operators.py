@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from secateur.importing.onnx_graph import OnnxError
-from secateur.importing.operators.operator_table import (
+from secateur.importing.operator_rules.operator_table import (
     OPERATORS,
     OperatorCall,
     align,
@@ -248,7 +248,9 @@ def _dequantise(call: OperatorCall, x: Any, scale: Any, zero: Any = None) -> Any
     xp = numpy_for(x, scale, zero)
     dtype = scale.dtype if not is_float(x) else jnp.result_type(scale, x)
     y = x if is_float(x) else x.astype(dtype)
-    return (y if zero is None or (is_known(zero) and not np.any(zero)) else y - xp.asarray(zero, dtype)) * scale
+    return (
+        y if zero is None or (is_known(zero) and not np.any(zero)) else y - xp.asarray(zero, dtype)
+    ) * scale
 
 
 @operator("QuantizeLinear")
