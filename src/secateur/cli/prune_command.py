@@ -25,8 +25,8 @@ def prune(
             "--data",
             "-d",
             help=".npz with x (or the inputs' names) and y; .npy with inputs, and a second one "
-            "with targets; or a table whose columns are the inputs. Without targets the network's own "
-            "outputs take their place.",
+            "with targets; or a table whose columns are the inputs. Without targets the network's "
+            "own outputs take their place.",
         ),
     ],
     target: Annotated[

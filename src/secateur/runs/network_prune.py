@@ -13,6 +13,7 @@ import numpy as np
 
 import secateur as sc
 from secateur import report
+from secateur.beliefs import mean_weights
 from secateur.compaction import compact
 from secateur.exports import ExportError, export
 from secateur.importing import OnnxError, from_onnx
@@ -254,7 +255,9 @@ def _compare(
             len(r.unread) + len(r.constant) for r in small.compaction.removed if r.kind == "hidden"
         )
     costs = [
-        count_multiply_adds(m.model.f, m.model.params if m is came else sc_mean(m), example)
+        count_multiply_adds(
+            m.model.f, m.model.params if m is came else mean_weights(m.beliefs), example
+        )
         for m in (came, small)
     ]
     rows: list[tuple[str, ...]] = [
@@ -281,18 +284,15 @@ def _compare(
     return rows, notes
 
 
-def sc_mean(trained: sc.Trained) -> Any:
-    """Return the mean weights of a model."""
-    return jax.tree.map(
-        lambda q: q.mean if isinstance(q, sc.Normal) else q, trained.beliefs,
-        is_leaf=lambda q: isinstance(q, sc.Normal),
-    )  # fmt: skip
-
-
 def _make_record(
-    fitted: sc.Trained, pruned: sc.Trained, split: _DividedRows, settings: NetworkSettings, command: str,
-    table: list[tuple[str, ...]], seconds: float,
-) -> dict[str, Any]:  # fmt: skip
+    fitted: sc.Trained,
+    pruned: sc.Trained,
+    split: _DividedRows,
+    settings: NetworkSettings,
+    command: str,
+    table: list[tuple[str, ...]],
+    seconds: float,
+) -> dict[str, Any]:
     x, y = split.judged
     outputs = fitted.model.f.outputs[0]
     is_numbers = isinstance(fitted.model.likelihood, GaussianLikelihood)
