@@ -15,8 +15,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import numpy as np
-from mutated_files import mutate
 
+from mutated_files import mutate
 from secateur.importing import OnnxError, from_onnx
 
 

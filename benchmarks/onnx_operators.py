@@ -14,6 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import jax
+
 from onnx_cases import collect_cases, load_cases, reason_to_leave_out
 
 

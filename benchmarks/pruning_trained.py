@@ -65,9 +65,12 @@ def main():
 
     def report(name, trained):
         accuracy, log_p = measure(trained, x_test, y_test)
-        print(f"{name}: {trained.live_weights} weights, test accuracy {accuracy:.4f}, "
-              f"log-likelihood {log_p:.4f}, {trained.epochs} epochs, free energy "
-              f"{trained.free_energy:.0f}, {time.perf_counter() - start:.0f} s", flush=True)  # fmt: skip
+        print(
+            f"{name}: {trained.live_weights} weights, test accuracy {accuracy:.4f}, log-likelihood "
+            f"{log_p:.4f}, {trained.epochs} epochs, free energy {trained.free_energy:.0f}, "
+            f"{time.perf_counter() - start:.0f} s",
+            flush=True,
+        )
 
     report("as it came", as_trained(model))
     recipe = replace(RECIPES["trained"], retrain_epochs=options.retrain_epochs)

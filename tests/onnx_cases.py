@@ -11,7 +11,7 @@ import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from secateur.importing import from_onnx
-from secateur.importing.operators import OPERATORS
+from secateur.importing.operator_rules import OPERATORS
 
 # What this importer does not do, by the beginning or a part of the names of the tests.
 LEFT_OUT = {

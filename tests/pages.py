@@ -1,6 +1,7 @@
 """Pages of the documentation as programs: their blocks of code, in order, in one process.
 
-A block marked `python` is run as it stands, one marked `sh` as commands of `secateur`, a line each.
+A block marked `python` is run as it stands (one titled "with PyTorch" where that is installed), one
+marked `sh` as commands of `secateur`, a line each.
 A block marked `text` is what the block of code before it prints. There are no other fenced blocks.
 
 Processors round differently, so numbers are compared with a tolerance: a thousandth, or the last
@@ -8,6 +9,7 @@ decimal that is shown. What a training ends with differs by more than rounding; 
 under the comment `<!-- about -->` has a quarter, or five of the last digit that is shown.
 """
 
+import importlib.util
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,8 @@ from processes import output, start
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LANGUAGES = ("python", "sh", "text")
+WITH_TORCH = 'python title="with PyTorch"'
+LANGUAGES = ("python", "sh", "text", WITH_TORCH)
 
 FENCED = re.compile(r"^(<!-- about -->\n+)?^```(.*)\n((?:.*\n)*?)^```$", re.M)
 NUMBER = re.compile(r"(?<![A-Za-z_])[-−]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:e[-+]\d+)?")
@@ -46,11 +49,13 @@ class Block:
 
     @property
     def is_code(self):
+        if self.language == WITH_TORCH:
+            return importlib.util.find_spec("torch") is not None
         return self.language in ("python", "sh")
 
     @property
     def program(self):
-        if self.language == "python":
+        if self.language != "sh":
             return self.text
         return "".join(f"command({line!r})\n" for line in self.text.splitlines())
 

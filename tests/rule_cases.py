@@ -63,6 +63,13 @@ def segment_softmax(x):
     return terms / jax.ops.segment_sum(terms, EDGES, num_segments=2)[EDGES]
 
 
+def look_up(x):
+    """Linear interpolation in a table."""
+    place = jnp.floor(x).astype(jnp.int32)
+    share = x - place
+    return TABLE[place] * (1.0 - share) + TABLE[place + 1] * share
+
+
 def softmax_by_hand(x):
     terms = jnp.exp(x - x.max(axis=1, keepdims=True))
     return terms / terms.sum(axis=1, keepdims=True)
@@ -155,6 +162,10 @@ row("floor", beliefs=(X,))(jnp.floor)
 row("ceil", beliefs=(X,))(lambda x: jnp.ceil(0.3 * x))
 row("round", beliefs=(X,))(lambda x: jnp.round(3.0 * x))
 row("round", "stop_gradient", beliefs=(X,))(lambda x: x + lax.stop_gradient(jnp.round(x) - x))
+
+# Look-ups whose place is uncertain ----------------------------------------------------------------
+TABLE = jnp.sin(jnp.arange(40.0))
+row("gather", "floor", beliefs=(X,), tolerance=0.02)(lambda x: look_up(jnp.clip(4.0 * x + 20.0, 0.0, 38.0)))
 
 # Softmax and its relatives ------------------------------------------------------------------------
 MASK = jnp.tril(jnp.ones((3, 4), bool))

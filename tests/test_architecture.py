@@ -21,7 +21,7 @@ PACKAGE = "secateur"
 ENGINE = ("training", "trained", "fitting", "pruning", "updating")
 OUTERMOST = ("datasets", "paper")
 # Of extras: a module that imports one is imported when it is used.
-OPTIONAL_PACKAGES = ("onnx", "onnxruntime", "unicorn", "elftools", "ziglang")
+OPTIONAL_PACKAGES = ("onnx", "torch", "onnxruntime", "unicorn", "elftools", "ziglang")
 LONGEST_FILE = 450
 
 

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from flax import nnx
+from flax import linen, nnx
 
 import secateur as sc
+from secateur.model import StateNote
 from secateur.options import check_count, check_key, check_keys
 from secateur.training.function_checks import find_mistakes
 from secateur.training.recipe import RECIPES
@@ -448,18 +449,19 @@ class Net(nnx.Module):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"normalise": True}, "depends on the other rows"), ({"dropout": 0.5}, "random numbers")],
+    [
+        ({"normalise": True}, "batch normalisation is in training mode.*does not read.*'mean'"),
+        ({"dropout": 0.5}, "dropout is in training mode.*random numbers"),
+    ],
 )
-def test_training_mode_is_warned_of(options, words, nothing_trains):
+def test_training_mode_is_refused(options, words, nothing_trains):
     module = Net(**options)
     likelihood = sc.CategoricalLikelihood()
     graph, state = nnx.split(module)
     f = lambda state, x: nnx.merge(graph, state)(x)  # noqa: E731
-    model = sc.BayesianModel(f, state, likelihood=likelihood, inference="global")
-    with (
-        pytest.warns(UserWarning, match=rf"{words}.*model\.eval\(\)"),
-        pytest.raises(AssertionError, match="training began"),
-    ):
+    with pytest.warns(StateNote, match=r"BatchStat|RngCount|RngKey"):
+        model = sc.BayesianModel(f, state, likelihood=likelihood, inference="global")
+    with refuses(ValueError, words, r"model\.eval\(\)"):
         fit(model, (X, LABELS))
     # With the state outside of the weights, Flax itself refuses to change it.
     graph, weights, rest = nnx.split(module, nnx.Param, ...)
@@ -469,6 +471,43 @@ def test_training_mode_is_warned_of(options, words, nothing_trains):
     module.eval()
     graph, weights, rest = nnx.split(module, nnx.Param, ...)
     assert not find_mistakes(f, weights, X[:2].astype(np.float32), likelihood)
+
+
+class LinenNet(linen.Module):
+    @linen.compact
+    def __call__(self, x, train=False):
+        x = linen.BatchNorm(use_running_average=not train)(linen.Dense(8)(x))
+        return linen.Dense(1)(linen.Dropout(0.5, deterministic=not train)(linen.relu(x)))
+
+
+def test_a_linen_module_keeps_its_statistics_certain():
+    module = LinenNet()
+    variables = module.init(KEY, X.astype(np.float32))
+    with pytest.warns(StateNote, match="batch_stats in the params is state"):
+        model = sc.BayesianModel(module.apply, variables)
+    beliefs = sc.believe(model.params, variance=1.0, where=model.where)
+    assert not isinstance(beliefs["batch_stats"]["BatchNorm_0"]["mean"], sc.Normal)
+    assert isinstance(beliefs["params"]["Dense_0"]["kernel"], sc.Normal)
+
+
+@pytest.mark.parametrize(
+    ("part", "rngs", "words"),
+    [
+        (slice(None), {"dropout": KEY}, "returns its updated state"),
+        (0, {"dropout": KEY}, "batch normalisation is in training mode"),
+        (0, None, "needs a random key"),
+    ],
+)
+def test_training_mode_of_linen_is_refused(part, rngs, words, nothing_trains):
+    module = LinenNet()
+    variables = module.init(KEY, X.astype(np.float32))
+
+    def f(variables, x):
+        return module.apply(variables, x, train=True, mutable=["batch_stats"], rngs=rngs)[part]
+
+    where = {"params": True, "batch_stats": False}
+    with refuses(ValueError, words, "use_running_average=True"):
+        fit(sc.BayesianModel(f, variables, where=where))
 
 
 def test_the_warning_names_the_line_of_the_caller(nothing_trains):

@@ -1,6 +1,6 @@
 """Training, pruning and updating with covariance within units.
 
-Oracle throughout: linear regression with known noise, whose posterior and evidence are closed forms.
+Oracle: linear regression with known noise, whose posterior and evidence are closed forms.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ ROWS, INPUTS, PRECISION, SETS = 40, 5, 4.0, 10
 KEY = jax.random.key(0)
 RECIPE = replace(
     sc.Recipe(), standardise_inputs=False, standardise_targets=False, epochs=6000, warm_steps=0,
-    retrain_epochs=600,
+    retrain_epochs=600, stops=False,
 )  # fmt: skip
 
 
 def predict(params, x):
-    return x @ params["w"] + params["b"]
+    return x @ params["w"] + params["b"][None]
 
 
 def make_data(seed):
@@ -109,17 +109,20 @@ def test_pruning_takes_the_path_of_exact_evidence(fits, pruned):
 
 def test_an_update_loses_nothing(fits, pruned):
     """Oracle: all rows at once, before pruning and after."""
-    x, y = DATA[1]
+    number = next(i for i, trained in enumerate(pruned) if 2 <= trained.live_weights <= 4)
+    x, y = DATA[number]
     half = ROWS // 2
     model = make_model("unit")
     first = sc.fit(model, (x[:half], y[:half]), key=KEY, recipe=RECIPE, progress=False)
     new = x[half:], y[half:]
     both = sc.update(first, new, key=KEY, progress=False)
-    np.testing.assert_allclose(first.free_energy + both.free_energy, fits[1].free_energy, atol=1e-3)
-    for own, whole in zip(moments(both), moments(fits[1]), strict=True):
+    np.testing.assert_allclose(
+        first.free_energy + both.free_energy, fits[number].free_energy, atol=1e-3
+    )
+    for own, whole in zip(moments(both), moments(fits[number]), strict=True):
         np.testing.assert_allclose(own, whole, atol=1e-3)
     result = sc.prune(both, new, key=KEY, progress=False)
-    for own, whole in zip(moments(result), moments(pruned[1]), strict=True):
+    for own, whole in zip(moments(result), moments(pruned[number]), strict=True):
         np.testing.assert_allclose(own, whole, atol=1e-3)
 
 

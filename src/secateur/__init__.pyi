@@ -1,6 +1,6 @@
 # The public names, one by one. They are imported when first used (`__init__.py`), so that
 # `secateur --help` need not wait for JAX.
-from . import datasets, networks
+from . import datasets, importing, networks
 from .averaging import Average
 from .beliefs import believe, complexity, count, cut, live, priors
 from .compaction import compact, shrink_module
@@ -17,7 +17,7 @@ from .distributions import (
 from .exports import ExportError, Sheet, export
 from .files import FileError, load, save
 from .fitting import fit, fit_many
-from .importing import ImportedFunction, OnnxError, from_onnx
+from .importing import ImportedFunction, OnnxError, from_onnx, from_torch, to_torch
 from .likelihoods import (
     BernoulliLikelihood,
     CategoricalLikelihood,
@@ -101,7 +101,9 @@ __all__ = [
     "fit_many",
     "free_energy",
     "from_onnx",
+    "from_torch",
     "group_scores",
+    "importing",
     "live",
     "load",
     "networks",
@@ -117,6 +119,7 @@ __all__ = [
     "save",
     "shrink_module",
     "sweep",
+    "to_torch",
     "units",
     "unregister_rule",
     "update",

@@ -24,8 +24,8 @@ _MAX_ROWS, _MAX_COLUMNS = 5_000, 500
 
 
 _NOT_LEVEL = (
-    "the free energy was still falling when training ended, so pruning may have cut weights that "
-    "would have been useful. Train for more epochs, or at another learning rate"
+    "the free energy was not level when training ended, so pruning may have cut weights that would "
+    "have been useful. Train for longer, or at another learning rate"
 )
 
 

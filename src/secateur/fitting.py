@@ -256,7 +256,7 @@ def fit_runs(
         except NotFiniteError as error:
             raise make_fit_error(trainer, error, checkpoint_path) from None
         results = collect_runs(trainer, state, records, timetable.stop_reason)
-        results = [replace(r, is_level=timetable.is_level) for r in results]
+        results = [replace(r, is_level=timetable.is_run_level(n)) for n, r in enumerate(results)]
         free_energy = find_best(results).free_energy
         progress.finish(f"fit: free energy {free_energy:.1f} nats; {timetable.stop_reason}")
     failed = [number for number, r in enumerate(results) if math.isnan(r.free_energy)]
@@ -324,7 +324,7 @@ def _check(model: BayesianModel, source: Arrays | Stream, trainer: Trainer, beli
         check_targets(columns)
     sample = trainer.scalings[0].standardise(source.sample(), trainer.spec.layout.dtype)
     for mistake in find_mistakes(model.f, model.params, sample[0], model.likelihood):
-        warnings.warn(mistake, stacklevel=4)
+        warnings.warn(mistake, stacklevel=5)  # one of them is the decorator of `fit_runs`
     targets: list[Any] = []
     if isinstance(source, Arrays):
         targets = [one.targets for one in source.sets if is_addressable(one.targets)]

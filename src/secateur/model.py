@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import jax
 
 from secateur.distributions import Distribution, Normal
 from secateur.likelihoods import GaussianLikelihood
 from secateur.likelihoods.base import Likelihood, check_instance
 from secateur.propagation.transform import ALGORITHMS
 
-__all__ = ["BayesianModel"]
+__all__ = ["BayesianModel", "StateNote"]
+
+# Classes of Flax NNX whose arrays are not weights.
+_STATE_CLASSES = ("BatchStat", "RngKey", "RngCount", "RngState", "Cache", "Intermediate")
+# Names beside "params" under which Flax Linen, and those who follow it, keep state.
+_STATE_COLLECTIONS = {"batch_stats", "cache", "intermediates", "state", "constants", "spectral_stats"}
+
+
+class StateNote(UserWarning):
+    """Part of the params is state and not weights, and stays certain; give `where=` to choose."""
 
 POSTERIORS = ("mean-field", "unit")
 
@@ -35,7 +47,8 @@ class BayesianModel:
             that returns one of these. Covariance needs Normal priors, and memory: each weight has
             as many numbers as its unit has weights.
         where: Choice of the leaves that are uncertain. Defaults to all arrays of floating-point
-            numbers; see `secateur.believe`.
+            numbers but a library's state, such as the `batch_stats` of a Flax Linen module, which
+            stays as it is, with a `StateNote`; see `secateur.believe`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -67,6 +80,8 @@ class BayesianModel:
                 f"BayesianModel: posterior={self.posterior!r}. Supported: "
                 f"{', '.join(POSTERIORS)}, or a function of (path, leaf) that returns one of these."
             )
+        if self.where is None:
+            self._keep_state_certain()
         check_instance(self.likelihood)
         if isinstance(self.prior, type | str):
             name = self.prior if isinstance(self.prior, str) else self.prior.__name__
@@ -74,3 +89,34 @@ class BayesianModel:
                 f"BayesianModel: prior={name} is not a distribution. Give an instance with its "
                 "parameters, such as prior=Normal(0.0, 1.0)."
             )
+
+    def _keep_state_certain(self) -> None:
+        """Choose the weights among the params, if they hold state as well."""
+        choice = _weights_only(self.params)
+        state = sorted({name for name in jax.tree.leaves(choice) if isinstance(name, str)})
+        if not state:
+            return
+        where = jax.tree.map(lambda name: not isinstance(name, str), choice)
+        object.__setattr__(self, "where", where)
+        warnings.warn(
+            f"{', '.join(state)} in the params is state and not weights: it stays as it is. Give "
+            "where= to choose the uncertain leaves yourself.",
+            StateNote,
+            stacklevel=4,
+        )
+
+
+def _weights_only(params: Any) -> Any:
+    """Return a prefix of the params with the names of what is state, and True elsewhere."""
+    if isinstance(params, Mapping) and "params" in params:
+        names = {k: str(k) if k in _STATE_COLLECTIONS else True for k in params}
+        return type(params)(names)  # type: ignore[call-arg]
+
+    def is_state(node: Any) -> bool:
+        return any(cls.__name__ in _STATE_CLASSES for cls in type(node).__mro__)
+
+    def choose(node: Any) -> Any:
+        return type(node).__name__ if is_state(node) else True
+
+    nodes, structure = jax.tree.flatten(params, is_leaf=is_state)
+    return structure.unflatten([choose(node) for node in nodes])

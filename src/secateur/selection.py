@@ -1,8 +1,9 @@
 """The structure of a dense network that the evidence favours.
 
-All structures are one network in which some weights do not exist from the start, so that one
-compiled program trains them side by side. What they are compared by is the free energy after
-pruning.
+All structures of a stage are one network in which some weights do not exist from the start, so that
+one compiled program trains them side by side. What they are compared by is the free energy after
+pruning. Wide structures are a stage of their own, which is trained where a few units lower the free
+energy.
 """
 
 from __future__ import annotations
@@ -58,8 +59,7 @@ class Structure(NamedTuple):
 
 
 # Where data are few, units at their prior add so much variance that nothing is learnt: a wide
-# network must never be the only one that is tried. Where data are many, width costs nothing, since
-# units that are not needed are cut.
+# network must never be the only one that is tried.
 STRUCTURES = (
     Structure((), False),
     Structure((), True),
@@ -69,7 +69,9 @@ STRUCTURES = (
     Structure((50,), False),
 )
 
-
+# Number of units of a layer up to which a structure is trained in any case.
+_NARROW = 10
+# (A shorter warming ends with a constant where inputs are collinear.)
 _WARM_STEPS_PER_ROW = 20
 
 
@@ -95,7 +97,8 @@ class Selection:
     """Structures that were compared, and the one of least free energy after pruning.
 
     Attributes:
-        candidates: What became of every structure; of several restarts, of the best one.
+        candidates: What became of every structure that was trained; of several restarts, of the
+            best one.
         best: The candidate of least free energy.
     """
 
@@ -146,7 +149,9 @@ def select_structure(
         outputs: Number of outputs of the network.
         likelihood: How targets scatter around the function.
         key: A JAX random key.
-        structures: Structures to compare.
+        structures: Structures to compare. If there are some with at most ten units in a layer and
+            others that are wider, the narrow ones come first, and the wide ones are trained only if
+            the best of them keeps hidden units.
         activation: Activation of hidden units; see `secateur.networks.ACTIVATIONS`.
         inference: See `BayesianModel`.
         prior: Prior of the weights. Defaults to N(0, 1).
@@ -179,58 +184,78 @@ def select_structure(
     """
     if not structures or restarts < 1:
         raise ValueError("give at least one structure and one restart.")
-    whole = _join_structures(structures, np.shape(data[0])[1], outputs, activation)
-    start_key, fit_key, prune_key = jax.random.split(key, 3)
+    _join_structures(structures, np.shape(data[0])[1], outputs, activation)  # refuses mixtures
     chosen = choose_recipe(recipe, epochs=epochs, batch_size=batch_size, rate=rate)
     # On small tables the first decision would otherwise wait for twice the warming.
     warm_steps = min(chosen.warm_steps, _WARM_STEPS_PER_ROW * len(data[1]))
     chosen = replace(chosen, warm_steps=warm_steps)
-    model = BayesianModel(
-        whole,
-        whole.init(start_key),
-        likelihood=likelihood,
-        prior=Normal(0.0, 1.0) if prior is None else prior,
-        inference=inference,
-    )
-    runs = [s for s in structures for _ in range(restarts)]
     source = make_source(data, size=None, batch_size=chosen.batch_size)
-    starts = [
-        _make_start(whole, structure, chosen, jax.random.fold_in(start_key, number))
-        for number, structure in enumerate(runs)
-    ]
-    paths = {name: None if checkpoint is None else checkpoint(name) for name in ("fit", "prune")}
-    fits = fit_runs(
-        model,
-        source,
-        list(jax.random.split(fit_key, len(runs))) if len(runs) > 1 else [fit_key],
-        Training(chosen, None, find_prior_groups(model, source, learn_priors)),
-        paths["fit"],
-        Progress("fit", show=progress, callback=callbacks[0]),
-        starts=starts,
-    )
-    pruned = fits
-    if prune:
-        pruned = prune_many(
-            fits,
-            [data],
-            key=prune_key,
-            checkpoint=paths["prune"],
-            progress=progress,
-            callback=callbacks[1],
-            **(prune_options or {}),
-        )
     budget = make_budget(prune_options or {})
-    candidates = [
-        _choose_restart(
-            structure,
-            fits[start : start + restarts],
-            pruned[start : start + restarts],
-            budget,
+
+    def train_stage(number: int, stage: Sequence[Structure]) -> list[Candidate]:
+        whole = _join_structures(stage, np.shape(data[0])[1], outputs, activation)
+        start_key, fit_key, prune_key = jax.random.split(
+            jax.random.fold_in(key, number) if number else key, 3
         )
-        for structure, start in zip(structures, range(0, len(runs), restarts), strict=True)
-    ]
-    best = min(candidates, key=lambda c: _rank(c.pruned, budget))
-    return Selection(tuple(candidates), best)
+        model = BayesianModel(
+            whole,
+            whole.init(start_key),
+            likelihood=likelihood,
+            prior=Normal(0.0, 1.0) if prior is None else prior,
+            inference=inference,
+        )
+        runs = [s for s in stage for _ in range(restarts)]
+        paths = [
+            None if checkpoint is None else checkpoint(name if not number else f"{name}-{number}")
+            for name in ("fit", "prune")
+        ]
+        fits = fit_runs(
+            model,
+            source,
+            list(jax.random.split(fit_key, len(runs))) if len(runs) > 1 else [fit_key],
+            Training(chosen, None, find_prior_groups(model, source, learn_priors)),
+            paths[0],
+            Progress("fit", show=progress, callback=callbacks[0]),
+            starts=_make_starts(whole, runs, chosen, start_key),
+        )
+        pruned = fits
+        if prune:
+            options = {"checkpoint": paths[1], "callback": callbacks[1], "progress": progress}
+            options |= prune_options or {}
+            pruned = prune_many(fits, [data], key=prune_key, **options)
+        pieces = [slice(start, start + restarts) for start in range(0, len(runs), restarts)]
+        return [
+            _choose_restart(structure, fits[piece], pruned[piece], budget)
+            for structure, piece in zip(stage, pieces, strict=True)
+        ]
+
+    def find_best() -> Candidate:
+        return min(candidates, key=lambda c: _rank(c.pruned, budget))
+
+    candidates: list[Candidate] = []
+    for number, stage in enumerate(_divide_structures(structures)):
+        if not number or _has_units(find_best()):
+            candidates += train_stage(number, stage)
+    return Selection(tuple(candidates), find_best())
+
+
+def _divide_structures(structures: Sequence[Structure]) -> list[list[Structure]]:
+    """Return the structures of each stage.
+
+    >>> [[str(s) for s in stage] for stage in _divide_structures(STRUCTURES[1::2])]
+    [['linear', '10 units and a linear path'], ['50 units']]
+    """
+    stages: list[list[Structure]] = [[], []]
+    for structure in structures:
+        stages[max(structure.hidden, default=0) > _NARROW].append(structure)
+    is_judged = any(s.hidden for s in stages[0])
+    return [stage for stage in stages if stage] if is_judged else [list(structures)]
+
+
+def _has_units(candidate: Candidate) -> bool:
+    """Whether a candidate has a hidden unit that reads an input."""
+    first = candidate.pruned.beliefs["layers"][0]["weights"]
+    return bool(candidate.structure.hidden) and bool(np.any(np.asarray(first.variance) > 0))
 
 
 def _rank(trained: Trained, budget: Budget) -> tuple[bool, float, int]:
@@ -280,6 +305,14 @@ def _find_indices(whole: Dense, structure: Structure) -> Any:
     if not whole.hidden:
         return {"layers": [layers[0] | {"weights": path}]}
     return {"layers": layers} | ({"linear": path} if whole.linear_path else {})
+
+
+def _make_starts(whole: Dense, runs: Sequence[Structure], recipe: Recipe, key: Array) -> list[Any]:
+    """Return the beliefs that each run starts from."""
+    return [
+        _make_start(whole, structure, recipe, jax.random.fold_in(key, number))
+        for number, structure in enumerate(runs)
+    ]
 
 
 def _make_start(whole: Dense, structure: Structure, recipe: Recipe, key: Array) -> Any:

@@ -139,10 +139,8 @@ def _mix_unit_priors(leaves: list[UnitNormal], first: list[Normal], trust: float
     mean, factor = (a.astype(np.float64) for a in join_leaves(flats))
 
     def join(parameters: list[Any]) -> np.ndarray:
-        pairs = zip(parameters, flats, strict=True)
-        wide = [
-            to_units(np.broadcast_to(np.asarray(a), q.mean.shape), q.unit_axes) for a, q in pairs
-        ]
+        pairs = zip(map(np.asarray, parameters), flats, strict=True)
+        wide = [to_units(np.broadcast_to(a, q.mean.shape), q.unit_axes) for a, q in pairs]
         return np.concatenate([rows.reshape(len(mean), -1) for rows in wide], axis=1)
 
     variance, origin = join([p.variance for p in first]), join([p.mean for p in first])

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from secateur.compaction.analysis import Analysis, BiasedProduct
-from secateur.distributions import Normal
+from secateur.distributions import Normal, UnitNormal
 from secateur.equations import compat
 from secateur.propagation import UnsupportedOperation, draws
 from secateur.pytrees import is_belief
@@ -33,11 +33,13 @@ class Weights:
         means: Means of each array; 1 for values that are not real numbers, such as random keys.
         variances: Variances of each array; None for an array that is certain.
         originals: The original arrays.
+        factors: Factors of arrays whose units have a covariance; None for others.
     """
 
     means: tuple[np.ndarray, ...]
     variances: tuple[np.ndarray | None, ...]
     originals: tuple[Any, ...]
+    factors: tuple[np.ndarray | None, ...]
 
     @classmethod
     def of(cls, leaves: Sequence[Any]) -> Weights:
@@ -50,13 +52,18 @@ class Weights:
             means.append(np.asarray(own) if real else np.ones(own.shape))
             wide = np.broadcast_to(np.asarray(leaf.variance), own.shape) if uncertain else None
             variances.append(wide)
-        return cls(tuple(means), tuple(variances), tuple(leaves))
+        factors = [np.asarray(q.factor) if isinstance(q, UnitNormal) else None for q in leaves]
+        return cls(tuple(means), tuple(variances), tuple(leaves), tuple(factors))
 
     def beliefs(self) -> list[Any]:
         """Return Normals, and plain arrays where the original was one."""
         result: list[Any] = []
-        for mean, variance, own in zip(self.means, self.variances, self.originals, strict=True):
-            if variance is not None:
+        columns = zip(self.means, self.variances, self.originals, self.factors, strict=True)
+        for mean, variance, own, factor in columns:
+            if factor is not None:
+                group = {"group": own.group, "unit_axes": own.unit_axes}
+                result.append(UnitNormal.of(jnp.asarray(mean), jnp.asarray(factor), **group))
+            elif variance is not None:
                 result.append(Normal(jnp.asarray(mean), jnp.asarray(variance)))
             else:
                 real = jnp.issubdtype(own.dtype, jnp.floating)
@@ -76,6 +83,10 @@ class Weights:
             variances=tuple(
                 None if v is None else _without(v, mask)
                 for v, mask in zip(self.variances, masks, strict=True)
+            ),
+            factors=tuple(
+                None if f is None else _without(f, np.broadcast_to(mask[..., None], f.shape))
+                for f, mask in zip(self.factors, masks, strict=True)
             ),
         )
 
@@ -98,6 +109,27 @@ class Weights:
             for n, v in zip(np.split(variances, ends), self.variances, strict=True)
         ]
         return replace(self, means=tuple(new_means), variances=tuple(new_variances))
+
+    def flat_factors(self) -> np.ndarray:
+        """Return the factors of all elements, one row for each; zeros where there are none."""
+        widths = [0 if f is None else f.shape[-1] for f in self.factors]
+        rows = [np.zeros((m.size, max(widths, default=0))) for m in self.means]
+        for row, factor in zip(rows, self.factors, strict=True):
+            if factor is not None:
+                row[:, : factor.shape[-1]] = factor.reshape(len(row), -1)
+        return np.concatenate(rows)
+
+    def with_factors(self, rows: np.ndarray) -> Weights:
+        """Return these weights with the factors of all elements."""
+        ends = np.cumsum([m.size for m in self.means])[:-1]
+        pairs = zip(np.split(rows, ends), self.factors, strict=True)
+        return replace(
+            self,
+            factors=tuple(
+                None if f is None else r[:, : f.shape[-1]].reshape(f.shape).astype(f.dtype)
+                for r, f in pairs
+            ),
+        )
 
 
 def _without(array: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -179,6 +211,7 @@ def apply_folds(weights: Weights, folds: Iterable[Fold]) -> Weights:
     certain = np.concatenate(
         [np.full(m.size, v is None) for m, v in zip(weights.means, weights.variances, strict=True)]
     )
+    factors = weights.flat_factors()
     for fold in folds:
         biases = fold.product.biases.ravel()
         mean, variance = _contribution(fold, means, variances)
@@ -190,26 +223,31 @@ def apply_folds(weights: Weights, folds: Iterable[Fold]) -> Weights:
         means[targets] += mean[first]
         variances[targets] += variance[first]
         folded = _weights_of(fold)
-        means[folded] = variances[folded] = 0
-    return weights.unflat(means, variances)
+        for source in range(factors.shape[1]):  # (what varies has no place among them)
+            moved = _product(fold, fold.mean, factors[fold.product.weights, source])
+            factors[targets, source] += moved[first]
+        means[folded] = variances[folded] = factors[folded] = 0
+    return weights.unflat(means, variances).with_factors(factors)
 
 
 def _contribution(
     fold: Fold, means: np.ndarray, variances: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean and variance of the constants' contribution to each element of the product."""
-    equation = fold.product.equation
     own_mean, own_variance = means[fold.product.weights], variances[fold.product.weights]
 
-    def product(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        operands = [values, weights] if fold.product.side == 0 else [weights, values]
-        avals = [v.aval for v in equation.eqn.invars]
-        arrays = [jnp.asarray(o, a.dtype) for o, a in zip(operands, avals, strict=True)]
-        return np.asarray(compat.bind(equation.eqn, *arrays)[0], np.float64).ravel()
+    mean = _product(fold, fold.mean, own_mean)
+    variance = _product(fold, np.square(fold.mean) + fold.variance, own_variance)
+    return mean, variance + _product(fold, fold.variance, np.square(own_mean))
 
-    mean = product(fold.mean, own_mean)
-    variance = product(np.square(fold.mean) + fold.variance, own_variance)
-    return mean, variance + product(fold.variance, np.square(own_mean))
+
+def _product(fold: Fold, values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return each element of a product of constants with weights."""
+    equation = fold.product.equation
+    operands = [values, weights] if fold.product.side == 0 else [weights, values]
+    avals = [v.aval for v in equation.eqn.invars]
+    arrays = [jnp.asarray(o, a.dtype) for o, a in zip(operands, avals, strict=True)]
+    return np.asarray(compat.bind(equation.eqn, *arrays)[0], np.float64).ravel()
 
 
 def _same_everywhere(biases: np.ndarray, values: np.ndarray) -> bool:

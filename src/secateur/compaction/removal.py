@@ -60,7 +60,8 @@ class Removal:
     def shrink(self, number: int, values: Any) -> Any:
         """Return the remaining part of an array of the params, or of an array of the same shape."""
         kept = self.kept[number]
-        if np.shape(values) != tuple(map(len, kept)) or all(left.all() for left in kept):
+        shape = np.shape(values)[: len(kept)]  # of factors, there is an axis more
+        if shape != tuple(map(len, kept)) or all(left.all() for left in kept):
             return values
         for axis, left in enumerate(kept):
             values = jnp.asarray(np.compress(left, np.asarray(values), axis))

@@ -157,7 +157,7 @@ def condition_factors(mean: Array, factor: Array, gone: Array) -> tuple[Array, A
     lower = jnp.swapaxes(upper * sign[:, :, None], 1, 2)
     first = jnp.take_along_axis(gone, order, axis=1)
     both = first[:, :, None] & first[:, None, :]
-    of_gone = jnp.where(both, lower, jnp.eye(factor.shape[-1], dtype=factor.dtype))
+    of_gone = jnp.where(both, lower, jnp.eye(factor.shape[-1], dtype=factor.dtype)[None])
     means = jnp.take_along_axis(mean, order, axis=1)
     source = jnp.where(first, means, 0)[:, :, None]
     whitened = jax.scipy.linalg.solve_triangular(of_gone, source, lower=True)

@@ -58,8 +58,7 @@ def quantise_graph(model: ModelGraph, mode: str, *, most_noise: float = 0.1) -> 
         mode: "int8" for activations of 8 bits where they meet weights (except the inputs, which
             have 16), "int16x8" for 16 bits, "weights8" for activations in floats, "weights16" for
             weights of 16 bits as well.
-        most_noise: Maximum noise of rounding. Weights get the smallest number of bits, up to 8,
-            that satisfies it.
+        most_noise: Maximum noise of rounding; weights get as few bits, up to 8, as it allows.
     """
     if mode not in MODES:
         raise ValueError(f"quantise={mode!r}. Supported: {', '.join(MODES)}.")

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from secateur.importing.onnx_graph import OnnxError, OnnxGraph, OnnxNode, OnnxValue
-from secateur.importing.operators import OPERATORS, OperatorCall
-from secateur.importing.operators.directions import Directions
-from secateur.importing.operators.operator_table import is_float
+from secateur.importing.operator_rules import OPERATORS, OperatorCall
+from secateur.importing.operator_rules.directions import Directions
+from secateur.importing.operator_rules.operator_table import is_float
 
-__all__ = ["Evaluation", "ImportedFunction", "evaluate_node", "list_float_outputs"]
+__all__ = ["GraphEvaluation", "ImportedFunction", "evaluate_node", "list_float_outputs"]
 
 # They know what to do with the directions of a recurrent layer while these are apart.
 _TAKE_DIRECTIONS = {
@@ -86,9 +86,18 @@ class ImportedFunction:
         values = self._bind(x)
         known = {**self.graph.arrays, **{name: params[name] for name in self.weights}}
         rows = next((np.shape(v)[0] for v in values.values() if np.ndim(v)), None)
-        evaluation = Evaluation(self.file_rows, rows)
-        results = evaluation.run(self.graph, {**known, **values})
-        self._check(results, rows)
+        evaluation = GraphEvaluation(self.file_rows, rows)
+        try:
+            results = evaluation.run(self.graph, {**known, **values})
+            self._check(results, rows)
+        except OnnxError as error:
+            if self.file_rows in (None, rows):
+                raise
+            raise OnnxError(
+                f"the file was written for batches of {self.file_rows}, and does not work with "
+                f"{rows} rows: {error} Export the network with a batch axis of any length "
+                "(dynamic_shapes or dynamic_axes in PyTorch)."
+            ) from error
         if len(results) == 1:
             return results[0]
         return dict(zip([v.name for v in self.outputs], results, strict=True))
@@ -128,12 +137,7 @@ class ImportedFunction:
                     for n, m in zip(expected, np.shape(result), strict=False)
                 )
                 if len(expected) != np.ndim(result) or given != np.shape(result):
-                    raise OnnxError(
-                        f"the file was written for {fixed} "
-                        f"{'row' if fixed == 1 else 'rows'}, and with {rows} the output "
-                        f"{value.name!r} has the shape {np.shape(result)}. Export the network with "
-                        "a batch axis of any length (dynamic_shapes or dynamic_axes in PyTorch)."
-                    )
+                    raise OnnxError(f"the output {value.name!r} has the shape {np.shape(result)}.")
 
     def without_last_step(self) -> ImportedFunction:
         """Return the function without a final Softmax or Sigmoid, whose operand is returned.
@@ -162,7 +166,7 @@ def _spell(shape: Sequence[Any]) -> str:
     return f"({', '.join('any' if n is None else str(n) for n in shape)})"
 
 
-class Evaluation:
+class GraphEvaluation:
     """One evaluation of a graph.
 
     Args:

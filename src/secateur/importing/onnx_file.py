@@ -41,7 +41,7 @@ def read_onnx(source: Any) -> OnnxGraph:
             model.ParseFromString(content)
         except Exception as error:  # protobuf's own class, and RecursionError
             raise OnnxError(
-                f"{_describe(source)} is not an ONNX model: it is damaged, cut short, or of another "
+                f"{_describe(source)} is not an ONNX model: it is damaged, cut short, or another "
                 "kind of file."
             ) from error
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):

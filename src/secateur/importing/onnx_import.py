@@ -12,7 +12,7 @@ import numpy as np
 from secateur.importing.imported_function import ImportedFunction, list_float_outputs
 from secateur.importing.onnx_file import read_onnx
 from secateur.importing.onnx_graph import OnnxError, OnnxGraph
-from secateur.importing.operators import OPERATORS
+from secateur.importing.operator_rules import OPERATORS
 from secateur.importing.shape_folding import fold_shapes
 from secateur.importing.weights import (
     find_weights,

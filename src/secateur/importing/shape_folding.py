@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from secateur.importing.imported_function import Evaluation
+from secateur.importing.imported_function import GraphEvaluation
 from secateur.importing.onnx_graph import OnnxError, OnnxGraph, OnnxNode
-from secateur.importing.operators.operator_table import is_known
+from secateur.importing.operator_rules.operator_table import is_known
 from secateur.importing.weights import Sources, fold_constants
 
 __all__ = ["fold_shapes"]
@@ -46,7 +46,7 @@ def fold_shapes(graph: OnnxGraph) -> Sources:
     return sources | fold_constants(graph, sources)
 
 
-class _Recorder(Evaluation):
+class _Recorder(GraphEvaluation):
     """An evaluation that keeps every value that is known while tracing."""
 
     def __init__(self, rows: int) -> None:

@@ -25,7 +25,14 @@ from secateur.training.objective import FreeEnergy
 from secateur.training.recipe import RECIPES, Training
 from secateur.training.scaling import Scaling
 
-__all__ = ["SoftLabels", "as_trained", "compute_targets", "make_model", "with_hard_labels"]
+__all__ = [
+    "SoftLabels",
+    "as_trained",
+    "compute_targets",
+    "find_prior",
+    "make_model",
+    "with_hard_labels",
+]
 
 _TASKS = ("classification", "regression")
 

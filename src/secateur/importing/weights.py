@@ -12,8 +12,12 @@ import numpy as np
 
 from secateur.importing.imported_function import evaluate_node
 from secateur.importing.onnx_graph import OnnxError, OnnxGraph, OnnxNode
-from secateur.importing.operators import OperatorCall
-from secateur.importing.operators.recurrent_operators import GATES, list_directions, split_gates
+from secateur.importing.operator_rules import OperatorCall
+from secateur.importing.operator_rules.recurrent_operators import (
+    GATES,
+    list_directions,
+    split_gates,
+)
 
 __all__ = ["Sources", "find_weights", "fold_constants", "fold_normalisation", "separate_gates"]
 
@@ -133,7 +137,7 @@ def _fold_one(graph: OnnxGraph, node: OnnxNode) -> dict[str, np.ndarray]:
     weight = layer.inputs[1]
     if any(readers[n] != [m] for n, m in zip(between, [add or node, node], strict=False)):
         return {}
-    if len(readers[weight]) > 1 or layer.attributes.get("group", 1) != 1 and layer.kind != "Conv":
+    if len(readers[weight]) > 1 or (layer.attributes.get("group", 1) != 1 and layer.kind != "Conv"):
         return {}
     scale, shift, mean, variance = (arrays[n].astype(np.float64) for n in names)
     epsilon = node.attributes.get("epsilon", 1e-5)

@@ -42,12 +42,12 @@ _ROWS = 256
 def expected_logsumexp(mean: Array, variance: Array) -> Array:
     """Return E[logsumexp(x)] over the last axis, for independent x_j ~ N(mean_j, variance_j).
 
-    Two classes have a closed form (`_integrate_pair`). Otherwise the error, measured in
+    Two classes have a closed form (`_integrate_pair`). For more, the error, measured in
     tests/test_likelihoods.py against dense quadrature, is at most 2e-4 nat for up to 10 classes
     with variances up to 25. For up to 100 classes with variances up to 1e4 it is at most 3e-3, or
     3e-3 of the largest standard deviation if that exceeds 1. (On the same cases a Fenton–Wilkinson
-    sum is off by 0.06 nat at variance 1 and by 6 at 25, the Knowles–Minka bound
-    by 0.03 and 6; both are cheaper.)
+    sum is off by 0.06 nat at variance 1 and by 6 at 25, the Knowles–Minka bound by 0.03 and 6; both
+    are cheaper.)
 
     The derivatives are those of the true expectation, by the same quadrature, including variance 0:
 

@@ -23,6 +23,7 @@ from secateur.equations import (
 from secateur.equations.primitives import Kind, Policy
 from secateur.propagation import univariate
 from secateur.propagation.covariances import NO_LOADS, Loads, combine_loads
+from secateur.propagation.lookups import find_rounding
 from secateur.propagation.noise import noise_source
 from secateur.propagation.rules import RULES
 from secateur.propagation.rules.registry import Call
@@ -99,6 +100,7 @@ class Propagator(LoopPropagator):
         self.recurrence = recurrence
         self.closed_sigmoids = closed_sigmoids
         self.groups: dict[Slot, UnivariateGroup] = {}
+        self.rounding = find_rounding(program)
         self.shared = shared_slots(program, elementwise_only=how == "independent")
         self.shares = ShareSearch(program)
         self.shares.read = self.value
@@ -219,7 +221,7 @@ class Propagator(LoopPropagator):
 
     def is_fixed(self, group: UnivariateGroup) -> bool:
         """Whether a group has no operand that may change from step to step of a loop."""
-        inside = {group.root, *(n.outputs[0] for n in group.equations)}
+        inside = {group.root, *(s for n in group.equations for s in n.outputs)}
         operands = [a for n in group.equations for a in n.inputs if a not in inside]
         return all(isinstance(a, KnownValue) or uniform_value(a) is not None for a in operands)
 
@@ -228,9 +230,10 @@ class Propagator(LoopPropagator):
     def step(self, equation: Equation) -> None:
         """Evaluate one equation, unless it is part of a function of one uncertain value."""
         if any(self.is_uncertain(atom) for atom in equation.inputs):
-            group = extend_group(equation, self.groups, self.is_uncertain)
+            group = extend_group(equation, self.groups, self.is_uncertain, self.rounding)
             if group is not None:
-                self.groups[equation.outputs[0]] = group
+                ends = ((slot, replace(group, result=slot)) for slot in equation.outputs)
+                self.groups.update(ends)
                 return
         super().step(equation)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ from jax import Array
 from secateur import quadrature
 from secateur.equations import Atom, Equation, Interpreter, Program, Slot, primitives, uniform_value
 from secateur.propagation import logistic, piecewise
+from secateur.propagation.lookups import find_rounding, is_lookup, is_place
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,10 @@ class UnivariateGroup:
 
 
 def extend_group(
-    equation: Equation, groups: dict[Slot, UnivariateGroup], is_uncertain
+    equation: Equation,
+    groups: dict[Slot, UnivariateGroup],
+    is_uncertain: Callable[[Any], bool],
+    rounding: frozenset[int] = frozenset(),
 ) -> UnivariateGroup | None:
     """The group that ``equation`` extends, or None where it is not a function of one value only.
 
@@ -39,8 +43,13 @@ def extend_group(
         equation: The next equation.
         groups: The groups that end in earlier slots.
         is_uncertain: Whether an atom is uncertain.
+        rounding: Numbers of the equations of steps that are part of a look-up.
+
+    Returns:
+        The group that ends in the first result; those of others differ by that only.
     """
-    if equation.name not in primitives.UNIVARIATE:
+    elementwise = equation.name in primitives.UNIVARIATE or equation.index in rounding
+    if not elementwise and not is_lookup(equation, is_uncertain):
         return None
     operands = [a for a in equation.inputs if isinstance(a, Slot) and is_uncertain(a)]
     parts = [groups.get(slot) or UnivariateGroup(slot, (), slot) for slot in operands]
@@ -49,7 +58,10 @@ def extend_group(
         return None
     root = parts[0].root
     result = equation.outputs[0]
-    if any(slot.shape != result.shape for slot in operands) or root.shape != result.shape:
+    if elementwise and any(slot.shape != result.shape for slot in operands):
+        return None
+    wide = is_place(result) and result.shape == (*root.shape, 1)  # an index into a table
+    if root.shape != result.shape and not wide:
         return None
     members = {n.index: n for part in parts for n in part.equations}
     members[equation.index] = equation
@@ -62,7 +74,7 @@ def split_affine(group: UnivariateGroup) -> tuple[Slot, Slot]:
     Returns:
         ``(start, end)``; ``start is end`` where the whole group is affine up to there.
     """
-    inside = {group.root, *(n.outputs[0] for n in group.equations)}
+    inside = {group.root, *(s for n in group.equations for s in n.outputs)}
 
     def is_affine(equation: Equation) -> bool:
         return primitives.is_affine(equation.eqn, [a in inside for a in equation.inputs])
@@ -74,7 +86,7 @@ def split_affine(group: UnivariateGroup) -> tuple[Slot, Slot]:
             break
         start = consumers[0].outputs[0]
     end = group.result
-    producers = {n.outputs[0]: n for n in group.equations}
+    producers = {s: n for n in group.equations for s in n.outputs}
     while end is not start:
         equation = producers[end]
         operands = {a for a in equation.inputs if a in inside}
@@ -88,7 +100,7 @@ def restrict_group(group: UnivariateGroup, start: Slot, end: Slot) -> Univariate
     """The equations of ``group`` that lead from ``start`` to ``end``."""
     needed, kept = {end}, []
     for equation in reversed(group.equations):
-        if equation.outputs[0] in needed and equation.outputs[0] is not start:
+        if needed.intersection(equation.outputs) and equation.outputs[0] is not start:
             kept.append(equation)
             needed.update(a for a in equation.inputs if isinstance(a, Slot))
     return UnivariateGroup(start, tuple(reversed(kept)), end)
@@ -114,10 +126,15 @@ def shared_slots(program: Program, *, elementwise_only: bool = False) -> set[Slo
         cores.setdefault(root, set()).add(core)
 
     mixing: set[Slot] = set()
+    rounding = find_rounding(program)
+
+    def is_tracked(atom: Atom) -> bool:
+        return isinstance(atom, Slot) and atom.tracked
+
     for equation in program.equations:
-        group = extend_group(equation, groups, lambda a: a.tracked)
+        group = extend_group(equation, groups, is_tracked, rounding)
         if group is not None:
-            groups[equation.outputs[0]] = group
+            groups.update((slot, replace(group, result=slot)) for slot in equation.outputs)
             continue
         for position, atom in enumerate(equation.inputs):
             use(atom, (equation.index, position))
@@ -162,6 +179,9 @@ def evaluate_group(group: UnivariateGroup, x: Array, read: Callable[[Atom], Any]
     return GroupEvaluation(group, read).run([x])[0]
 
 
+_KINKED = primitives.WITH_KINKS | primitives.STEPS | primitives.LOOKUPS | {"scan"}
+
+
 class PieceSearch(Interpreter):
     """What a group is made of: the pieces of every value, None where it is not piecewise linear.
 
@@ -191,9 +211,9 @@ class PieceSearch(Interpreter):
         if pieces is not None:
             if not equation.smooth:
                 self.kinks.update(b for b in pieces.breaks if np.isfinite(b))
-        elif equation.name in primitives.WITH_KINKS:
+        elif equation.name in _KINKED:
             self.all_known = self.all_known and equation.smooth
-        return [pieces]
+        return [pieces] * len(equation.outputs)
 
 
 def moments(

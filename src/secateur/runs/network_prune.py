@@ -13,6 +13,7 @@ import numpy as np
 
 import secateur as sc
 from secateur import report
+from secateur.beliefs import mean_weights
 from secateur.compaction import compact
 from secateur.exports import ExportError, export
 from secateur.importing import OnnxError, from_onnx
@@ -146,7 +147,7 @@ def prune_network(
     return FinishedPruning(folder, table, notes)
 
 
-class _Split(NamedTuple):
+class _DividedRows(NamedTuple):
     training: tuple[Any, np.ndarray]
     judged: tuple[Any, np.ndarray]
     has_targets: bool
@@ -159,9 +160,8 @@ def _take(x: Any, rows: np.ndarray) -> Any:
 
 def _split(
     data: NetworkData, f: Any, params: Any, settings: NetworkSettings, say: Callable[[str], None]
-) -> _Split:
-    """Return rows to train on and rows to judge by, with the network's own outputs as targets
-    where there are none."""
+) -> _DividedRows:
+    """Return rows to train on and rows to judge by; outputs take the place of absent targets."""
     count = len(jax.tree.leaves(data.x)[0])
     order = np.random.default_rng(settings.seed).permutation(count)
     held = round(settings.held_out * count)
@@ -180,7 +180,7 @@ def _split(
         and settings.task != "regression"
     ):
         own = own.argmax(-1) if own.shape[-1] > 1 else (own > 0.5).astype(int)
-    return _Split((_take(data.x, training), y[training]), (_take(data.x, judged), own),
+    return _DividedRows((_take(data.x, training), y[training]), (_take(data.x, judged), own),
                   data.y is not None, data.name)  # fmt: skip
 
 
@@ -235,7 +235,7 @@ def _train(
 
 
 def _compare(
-    models: tuple[sc.Trained, ...], split: _Split, path: str | os.PathLike
+    models: tuple[sc.Trained, ...], split: _DividedRows, path: str | os.PathLike
 ) -> tuple[list[tuple[str, ...]], list[str]]:
     """Return the closing table, and notes."""
     x, y = split.judged
@@ -255,7 +255,9 @@ def _compare(
             len(r.unread) + len(r.constant) for r in small.compaction.removed if r.kind == "hidden"
         )
     costs = [
-        count_multiply_adds(m.model.f, m.model.params if m is came else sc_mean(m), example)
+        count_multiply_adds(
+            m.model.f, m.model.params if m is came else mean_weights(m.beliefs), example
+        )
         for m in (came, small)
     ]
     rows: list[tuple[str, ...]] = [
@@ -282,18 +284,15 @@ def _compare(
     return rows, notes
 
 
-def sc_mean(trained: sc.Trained) -> Any:
-    """Return the mean weights of a model."""
-    return jax.tree.map(
-        lambda q: q.mean if isinstance(q, sc.Normal) else q, trained.beliefs,
-        is_leaf=lambda q: isinstance(q, sc.Normal),
-    )  # fmt: skip
-
-
 def _make_record(
-    fitted: sc.Trained, pruned: sc.Trained, split: _Split, settings: NetworkSettings, command: str,
-    table: list[tuple[str, ...]], seconds: float,
-) -> dict[str, Any]:  # fmt: skip
+    fitted: sc.Trained,
+    pruned: sc.Trained,
+    split: _DividedRows,
+    settings: NetworkSettings,
+    command: str,
+    table: list[tuple[str, ...]],
+    seconds: float,
+) -> dict[str, Any]:
     x, y = split.judged
     outputs = fitted.model.f.outputs[0]
     is_numbers = isinstance(fitted.model.likelihood, GaussianLikelihood)

@@ -66,8 +66,10 @@ def make_factor(log_deviation: Array, mixing: Array, alive: Array) -> Array:
     units, size, _ = mixing.shape
     live = alive.reshape(units, size)
     diagonal = jnp.where(live, jnp.exp(log_deviation.reshape(units, size)), 0)
-    both = live[:, :, None] & live[:, None, :] & np.tri(size, k=-1, dtype=bool)
-    return jnp.where(both, mixing, 0) + diagonal[:, :, None] * np.eye(size, dtype=mixing.dtype)
+    both = live[:, :, None] & live[:, None, :] & np.tri(size, k=-1, dtype=bool)[None]
+    return (
+        jnp.where(both, mixing, 0) + diagonal[:, :, None] * np.eye(size, dtype=mixing.dtype)[None]
+    )
 
 
 def _flat_units(mean: Array, factor: Array) -> UnitNormal:
@@ -87,20 +89,28 @@ def _mixing_of(q: UnitNormal) -> np.ndarray:
 
 
 def make_triangular(factor: np.ndarray) -> np.ndarray:
-    """Return factors of the same covariances that are triangular, with a diagonal that is not < 0.
+    """Return square, triangular factors of the same covariances; rows of zeros stay.
 
-    Rows of zeros stay: those weights are certain.
+    Args:
+        factor: Factors of shape (units, size, sources).
     """
-    diagonal = np.diagonal(factor, axis1=1, axis2=2)
+    units, size, sources = factor.shape
     certain = ~factor.any(axis=2)
-    if not np.triu(factor, 1).any() and np.all((diagonal > 0) | certain):
-        return factor
-    rows = factor.astype(np.float64)
-    covariance = rows @ np.swapaxes(rows, 1, 2)
-    covariance[certain] += np.eye(factor.shape[1])[None].repeat(len(factor), 0)[certain]
-    root = np.linalg.cholesky(covariance)
-    root[certain] = 0
-    return root.astype(factor.dtype)
+    if size == sources and not np.triu(factor, 1).any():
+        diagonal = np.diagonal(factor, axis1=1, axis2=2)
+        if np.all((diagonal > 0) | certain):
+            return factor
+    order = np.argsort(certain, axis=1, kind="stable")
+    rows = np.zeros((units, size, max(size, sources)))
+    rows[:, :, :sources] = np.take_along_axis(factor, order[:, :, None], axis=1)
+    upper = np.linalg.qr(np.swapaxes(rows, 1, 2), mode="r")
+    sign = np.where(np.diagonal(upper, axis1=1, axis2=2) < 0, -1, 1)
+    lower = np.swapaxes(upper * sign[:, :, None], 1, 2)
+    back = np.argsort(order, axis=1)
+    lower = np.take_along_axis(lower, back[:, :, None], axis=1)
+    lower = np.tril(np.take_along_axis(lower, back[:, None, :], axis=2))
+    lower[certain] = 0
+    return lower.astype(factor.dtype)
 
 
 def divergence_of_units(
@@ -132,6 +142,6 @@ def condition_prior(prior: UnitNormal, gone: Array) -> tuple[UnitNormal, Array]:
     out = gone.reshape(-1, size)
     moved, rest, surprise = condition_factors(mean, root, out)
     own = jnp.where(out, jnp.sqrt(jnp.sum(jnp.square(root), axis=2)), 0)
-    factor = rest + own[:, :, None] * jnp.eye(size, dtype=rest.dtype)
+    factor = rest + own[:, :, None] * jnp.eye(size, dtype=rest.dtype)[None]
     means = jnp.where(out, mean, moved).reshape(-1)
     return UnitNormal.of(means, factor.reshape(-1, size)), surprise

@@ -28,7 +28,7 @@ from secateur.likelihoods import BernoulliLikelihood, CategoricalLikelihood
 _EVALUATION_MODE = (
     "Build the function from the model in evaluation mode: model.eval() before nnx.split (Flax "
     "NNX), eqx.nn.inference_mode(model) (Equinox), training=False (Keras), or deterministic=True "
-    "(Flax Linen)."
+    "(Flax Linen; use_running_average=True for its BatchNorm)."
 )
 _PRIMES = (61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151)
 # Equations that change how values are arranged, and nothing else.
@@ -41,8 +41,7 @@ _ARRANGEMENTS = {
 def find_mistakes(f: Callable, params: Any, inputs: Any, likelihood: Any) -> list[str]:
     """Return what is probably wrong with a model's function, as sentences for warnings.
 
-    - A row's output that depends on the other rows, as with batch normalisation in training mode.
-    - Random numbers drawn for every row, as with dropout in training mode.
+    - A row's output that depends on the other rows.
     - A softmax before a `CategoricalLikelihood`, or a sigmoid before a `BernoulliLikelihood`.
 
     Args:
@@ -52,7 +51,10 @@ def find_mistakes(f: Callable, params: Any, inputs: Any, likelihood: Any) -> lis
         likelihood: The model's likelihood.
 
     Raises:
-        ValueError: The function takes one row at a time, or needs a random key.
+        ValueError: The function takes one row at a time, needs a random key, draws random numbers
+            for every row (dropout in training mode), normalises by the rows while weights that hold
+            statistics are not read (batch normalisation in training mode), or returns its state as
+            well.
 
     Example:
         >>> import jax.numpy as jnp
@@ -67,10 +69,19 @@ def find_mistakes(f: Callable, params: Any, inputs: Any, likelihood: Any) -> lis
     except Exception as error:  # whatever the user's code raises
         _explain_failure(f, params, inputs, error)
         return []  # it may work for other numbers of rows; if not, it fails again where it is used
+    _refuse_state(trace)
     equations = list(all_equations(trace.jaxpr))
     mistakes = []
     mixing = next((eqn for eqn in equations if _mixes_rows(eqn, rows)), None)
     if mixing is not None:
+        unread = _find_unread(trace, params)
+        if unread:
+            raise ValueError(
+                f"batch normalisation is in training mode: the model's function normalises by the "
+                f"rows it is given ({mixing.primitive.name} over rows{_locate(mixing)}) and does "
+                f"not read {', '.join(unread)}. The free energy takes rows as independent. "
+                f"{_EVALUATION_MODE}"
+            )
         mistakes.append(
             f"a row's output depends on the other rows ({mixing.primitive.name} over rows"
             f"{_locate(mixing)}), but the free energy takes rows as independent, and predictions "
@@ -79,11 +90,36 @@ def find_mistakes(f: Callable, params: Any, inputs: Any, likelihood: Any) -> lis
         )
     drawing = next((eqn for eqn in equations if _draws_rows(eqn, rows)), None)
     if drawing is not None:
-        mistakes.append(
-            f"the model's function draws random numbers for every row{_locate(drawing)}, the same "
-            f"ones at every step. Dropout in training mode? {_EVALUATION_MODE}"
+        raise ValueError(
+            f"dropout is in training mode: the model's function draws random numbers for every row"
+            f"{_locate(drawing)}, which would be the same ones at every step. {_EVALUATION_MODE}"
         )
     return mistakes + _check_output(trace, likelihood)
+
+
+def _refuse_state(trace: Trace) -> None:
+    """Refuse a function that returns more than an array."""
+    count = trace.result_structure.num_leaves
+    if count != 1:
+        raise ValueError(
+            f"the model's function returns {count} arrays ({trace.result_structure}), and one is "
+            "needed. A module that returns its updated state as well (batch_stats, in Flax Linen "
+            f"with mutable=…) is in training mode. {_EVALUATION_MODE} Otherwise return the "
+            "first of them: f=lambda params, x: module(params, x)[0]."
+        )
+
+
+def _find_unread(trace: Trace, params: Any) -> list[str]:
+    """Return the paths of arrays of floating numbers that the result does not depend on."""
+    jaxpr = trace.jaxpr
+    read = {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    paths = [jax.tree_util.keystr(path) for path, leaf in leaves if hasattr(leaf, "shape")]
+    return [
+        path
+        for path, v in zip(paths, jaxpr.invars, strict=False)
+        if id(v) not in read and jax.numpy.issubdtype(v.aval.dtype, np.floating)
+    ]
 
 
 def check_function(f: Callable, params: Any, inputs: Any) -> None:

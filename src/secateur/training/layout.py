@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -232,6 +233,10 @@ def lay_out(
     shared: int | None = None
     slots: list[Any] = []
     vector_of: dict[str, int] = {}  # by group of units
+    fan_in: Counter[str] = Counter()  # likewise
+    for leaf in leaves:
+        if isinstance(leaf, UnitNormal):
+            fan_in[leaf.group] += math.prod(jnp.shape(leaf.mean)) // math.prod(leaf.unit_shape)
     for leaf in leaves:
         if not is_belief(leaf):
             slots.append(_CERTAIN if isinstance(leaf, jax.Array | np.ndarray) else leaf)
@@ -241,7 +246,7 @@ def lay_out(
             if leaf.group not in vector_of:
                 vector_of[leaf.group] = len(lengths)
                 lengths.append(0)
-            slots.append(_place_units(leaf, vector_of[leaf.group], lengths))
+            slots.append(_place_units(leaf, vector_of[leaf.group], lengths, fan_in[leaf.group]))
             lengths[vector_of[leaf.group]] += math.prod(shape)
             continue
         own = apart or math.prod(shape) >= _LARGE
@@ -270,10 +275,10 @@ def lay_out(
     return layout, tuple(flat), certain
 
 
-def _place_units(leaf: UnitNormal, vector: int, lengths: list[int]) -> Place:
+def _place_units(leaf: UnitNormal, vector: int, lengths: list[int], size: int) -> Place:
     """Return the place of a leaf in the vector of its group."""
     shape, count = np.shape(leaf.mean), math.prod(leaf.unit_shape)
-    unit = Unit(leaf.group, leaf.unit_axes, count, np.shape(leaf.factor)[-1])
+    unit = Unit(leaf.group, leaf.unit_axes, count, size)
     return Place(vector, lengths[vector] // count, shape, jnp.result_type(leaf.mean), unit)
 
 

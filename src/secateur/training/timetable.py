@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import jax
@@ -46,8 +46,9 @@ class Timetable:
         next_look: Epoch in which the trend is looked at next.
         plateau_reason: Why the plateau ended, in words.
         stop_reason: Why training ended, in words; empty while it has not.
-        is_level: Whether the free energy was level at the end of the plateau, as far as that was
-            looked at.
+        is_level: Whether the free energies of all runs were level at the end of the plateau, as far
+            as that was looked at.
+        falling: Runs whose free energy was still falling then, where that is known.
     """
 
     budget: int
@@ -60,6 +61,7 @@ class Timetable:
     plateau_reason: str = ""
     stop_reason: str = ""
     is_level: bool = True
+    falling: list[int] = field(default_factory=list)
 
     @classmethod
     def from_recipe(cls, recipe: Recipe, budget: int, steps: float) -> Timetable:
@@ -117,6 +119,7 @@ class Timetable:
             self.plateau_reason = f"the budget of {self.budget} epochs was used"
             if known and not level:
                 self.is_level = not self.stops
+                self.falling = find_falling_runs(free_energies)
                 falling = min(t.slope for t in known)
                 self.plateau_reason += (
                     f", with the free energy falling by {-falling:.2g} nats per epoch"
@@ -126,6 +129,10 @@ class Timetable:
             return
         self._begin_cooling(epoch)
 
+    def is_run_level(self, run: int) -> bool:
+        """Whether the free energy of one run was level at the end of the plateau."""
+        return self.is_level or (bool(self.falling) and run not in self.falling)
+
     def shorten(self, how: str, epoch: int) -> None:
         """End sooner than planned: "cool" lets the rate fall from now on, "stop" ends at once."""
         if self.stop_reason:
@@ -133,6 +140,7 @@ class Timetable:
         if how == "stop":
             self.stop_reason, self.is_level = f"training was stopped after {epoch} epochs", False
         elif math.isinf(self.cool_start):
+            self.is_level = False
             self.plateau_reason = f"training was asked to end after {epoch} epochs"
             self._begin_cooling(epoch)
 
@@ -191,6 +199,20 @@ def fit_trend(free_energies: np.ndarray) -> Trend | None:
         correlation = np.clip(np.sum(rest[1:] * rest[:-1]) / np.sum(rest**2), 0.0, 0.95)
         variance *= (1 + correlation) / (1 - correlation)
     return Trend(float(round(slope, 12)), float(np.sqrt(variance / spread)), window)
+
+
+def find_falling_runs(free_energies: np.ndarray) -> list[int]:
+    """Return the runs whose free energy is falling at its end.
+
+    Args:
+        free_energies: Free energies by epoch and run, of shape (epochs, runs).
+
+    Example:
+        >>> find_falling_runs(np.stack([100 - np.arange(90.0), np.full(90, 7.0)], axis=1))
+        [0]
+    """
+    trends = [fit_trend(run) if np.all(np.isfinite(run)) else None for run in free_energies.T]
+    return [run for run, trend in enumerate(trends) if trend is not None and not trend.level]
 
 
 class Pace:

@@ -56,7 +56,9 @@ def _pull(mean: Array, log: Array, mixing: Any, slope: Array, log_slope: Array, 
     own = jnp.diagonal(factor, axis1=1, axis2=2)
     # exp(log) is the diagonal of L.
     diagonal = jnp.where(own > 0, log_slope.reshape(units, size) / jnp.where(own > 0, own, 1), 0)
-    by_factor = jnp.tril(mixing_slope, -1) + diagonal[:, :, None] * jnp.eye(size, dtype=log.dtype)
+    by_factor = (
+        jnp.tril(mixing_slope, -1) + diagonal[:, :, None] * jnp.eye(size, dtype=log.dtype)[None]
+    )
     local = jnp.einsum("uki,ukj->uij", factor, by_factor)
     moved = jnp.einsum("uki,uk->ui", factor, slope.reshape(units, size)) / _scale(factor)
     shape_slope = jnp.diagonal(local, axis1=1, axis2=2).reshape(-1)
@@ -71,7 +73,7 @@ def _push(mean: Array, log: Array, mixing: Any, step: Array, log_step: Array, mi
     units, size, _ = factor.shape
     moved = jnp.einsum("uij,uj->ui", factor, step.reshape(units, size)) / _scale(factor)
     growth = jnp.exp(rate * log_step).reshape(units, size)
-    eye = jnp.eye(size, dtype=log.dtype)
+    eye = jnp.eye(size, dtype=log.dtype)[None]
     change = growth[:, :, None] * eye + rate * jnp.tril(mixing_step, -1)
     after = jnp.einsum("uik,ukj->uij", factor, change)
     return mean + rate * moved.reshape(-1), log + rate * log_step, jnp.tril(after, -1)

@@ -1,13 +1,13 @@
 """The operators of ONNX that can be imported: a table of short rules."""
 
-from secateur.importing.operators import (
+from secateur.importing.operator_rules import (
     elementwise_operators,
     recurrent_operators,
     reduction_operators,
     shape_operators,
     window_operators,
 )
-from secateur.importing.operators.operator_table import OPERATORS, OperatorCall
+from secateur.importing.operator_rules.operator_table import OPERATORS, OperatorCall
 
 __all__ = [
     "OPERATORS",

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from secateur.importing.onnx_graph import OnnxError
-from secateur.importing.operators.operator_table import (
+from secateur.importing.operator_rules.operator_table import (
     OperatorCall,
     along,
     check_size,

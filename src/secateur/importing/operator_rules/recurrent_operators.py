@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from secateur.importing.onnx_graph import OnnxError
-from secateur.importing.operators.directions import Directions
-from secateur.importing.operators.operator_table import (
+from secateur.importing.operator_rules.directions import Directions
+from secateur.importing.operator_rules.operator_table import (
     OperatorCall,
     is_known,
     operator,
@@ -76,8 +76,8 @@ def split_gates(kind: str, before_reset: bool, w: Any, r: Any, bias: Any) -> lis
             rows = slice(place * units, (place + 1) * units)
             bias_x = bias_h = None
             if bias is not None:
-                bias_x, bias_h = (half[rows] for half in (
-                    bias[number, : len(gates) * units], bias[number, len(gates) * units :]))  # fmt: skip
+                both = bias[number]
+                bias_x, bias_h = both[: len(gates) * units][rows], both[len(gates) * units :][rows]
                 if not (kind == "GRU" and gate == "candidate" and before_reset):
                     bias_x, bias_h = bias_x + bias_h, None
             one[gate] = (w[number, rows], r[number, rows], bias_x, bias_h)

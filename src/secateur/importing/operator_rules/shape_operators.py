@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from secateur.importing.onnx_graph import OnnxError
-from secateur.importing.operators.directions import Directions
-from secateur.importing.operators.operator_table import (
+from secateur.importing.operator_rules.directions import Directions
+from secateur.importing.operator_rules.operator_table import (
     OperatorCall,
     axis_of,
     check_size,
@@ -207,9 +207,8 @@ def _gather(call: OperatorCall, x: Any, indices: Any) -> Any:
 def _gather_elements(call: OperatorCall, x: Any, indices: Any) -> Any:
     axis = axis_of(call.attribute("axis", 0), x.ndim)
     xp = numpy_for(x, indices)
-    return xp.take_along_axis(
-        _first_elements(x, indices.shape, axis), xp.where(indices < 0, indices + x.shape[axis], indices), axis
-    )  # fmt: skip
+    places = xp.where(indices < 0, indices + x.shape[axis], indices)
+    return xp.take_along_axis(_first_elements(x, indices.shape, axis), places, axis)
 
 
 def _first_elements(x: Any, shape: tuple[int, ...], axis: int) -> Any:

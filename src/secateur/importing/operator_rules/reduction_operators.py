@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from secateur.importing.onnx_graph import OnnxError
-from secateur.importing.operators.operator_table import (
+from secateur.importing.operator_rules.operator_table import (
     OPERATORS,
     OperatorCall,
     along,
@@ -55,7 +55,7 @@ def _reduce(call: OperatorCall, x: Any, axes: Any = None, *, function: Any) -> A
 
 
 def _limits(dtype: Any) -> tuple[Any, Any]:
-    if dtype == bool:
+    if jnp.issubdtype(dtype, jnp.bool_):
         return False, True
     if jnp.issubdtype(dtype, jnp.floating):
         return -math.inf, math.inf

@@ -1,0 +1,72 @@
+"""Table look-ups whose place is computed from an uncertain value, as part of a function of it.
+
+A spline or an interpolated table rounds an uncertain value to an integer, or searches for it, and
+looks up numbers there. An integer has no Gaussian; but all of it is one function of one value, and
+is integrated as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from secateur.equations import Atom, Equation, Program, Slot, primitives, read_program
+from secateur.equations.control_flow import Scan
+
+_IN_A_SEARCH = primitives.UNIVARIATE | {"gather", "broadcast_in_dim", "squeeze", "reshape"}
+
+
+def is_place(slot: Atom) -> bool:
+    """Whether a value is of integers or truth values."""
+    return isinstance(slot, Slot) and np.dtype(slot.dtype).kind in "iub"
+
+
+def is_lookup(equation: Equation, is_uncertain: Callable[[Atom], bool]) -> bool:
+    """Whether an equation belongs to a look-up: each result depends on one element of each operand.
+
+    These are a look-up of single numbers in a certain table, a search (a loop in which elements
+    meet one by one), and axes of length one for the indices.
+    """
+    name, result = equation.name, equation.outputs[0]
+    if name == "gather":
+        table, places = equation.inputs
+        shape = equation.params["slice_sizes"]
+        single = set(shape) <= {1} and not equation.params["dimension_numbers"].offset_dims
+        return single and not is_uncertain(table) and _wide(result.shape) == _shape(places)
+    if name in ("broadcast_in_dim", "reshape"):
+        (x,) = equation.inputs[:1]
+        widened = _wide(_shape(x)) == result.shape
+        places = equation.params.get("broadcast_dimensions", range(len(_shape(x))))
+        return is_place(x) and widened and tuple(places) == tuple(range(len(_shape(x))))
+    if name == "scan":
+        parts = Scan.of(equation)
+        alike = {slot.shape for slot in equation.outputs} == {result.shape}
+        steps = read_program(*parts.body, [True] * len(equation.inputs)).equations
+        known = all(step.name in _IN_A_SEARCH for step in steps)
+        stacked = len(equation.inputs) > parts.num_consts + parts.num_carry
+        return alike and known and not stacked and all(map(is_place, equation.outputs))
+    return False
+
+
+def _shape(atom: Atom) -> tuple[int, ...]:
+    return atom.shape if isinstance(atom, Slot) else np.shape(atom.value)
+
+
+def _wide(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape, 1)
+
+
+def find_rounding(program: Program) -> frozenset[int]:
+    """Return the numbers of the equations (floor, round …) whose result becomes an integer."""
+    found: set[int] = set()
+    wanted: set[Atom] = set()
+    for equation in reversed(program.equations):
+        result = equation.outputs[0]
+        if equation.name == primitives.CONVERSION and is_place(result):
+            wanted.update(equation.inputs)
+        elif result in wanted and equation.name in primitives.STEPS:
+            found.add(equation.index)
+        elif result in wanted and equation.name in primitives.UNIVARIATE:
+            wanted.update(equation.inputs)
+    return frozenset(found)
