@@ -273,6 +273,7 @@ def make_page(figures: Figures, versions: dict[str, str], picture: str | None) -
         f"Rows with missing values are left out, and of tables with more than {MAX_ROWS} rows "
         f"{MAX_ROWS} are drawn.",
         "",
+        *_list_unmeasured(figures),
         *([f"![Log-likelihood and coverage]({picture})", ""] if picture else []),
         "## What was to be shown",
         "",
@@ -300,6 +301,20 @@ def make_page(figures: Figures, versions: dict[str, str], picture: str | None) -
             for e in figures.errors
         ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _list_unmeasured(figures: Figures) -> list[str]:
+    """Return a paragraph on tables of which there are results of the peers only."""
+    measured = {t.table.name for t in figures.measured}
+    names = [t.table.name for t in figures.tables if t.table.name not in measured]
+    if not names:
+        return []
+    return [
+        f"**Incomplete.** secateur has been measured on {len(measured)} of the "
+        f"{len(figures.tables)} tables, and what is said below of secateur is about these. Not yet "
+        f"measured: {', '.join(names)}.",
+        "",
+    ]
 
 
 def _make_tables(figures: Figures, tables: Sequence[PreparedTable], quality: str) -> list[str]:
