@@ -188,8 +188,8 @@ class GraphEvaluation:
         missing = [v.name for v in graph.outputs if v.name not in values]
         if missing:
             raise OnnxError(f"nothing computes the output {missing[0]!r}; the file is damaged.")
-        results = [values[v.name] for v in graph.outputs]
-        return [r.stack() if isinstance(r, Directions) else r for r in results]
+        outputs = [values[v.name] for v in graph.outputs]
+        return [r.stack() if isinstance(r, Directions) else r for r in outputs]
 
     def step(self, node: OnnxNode, values: dict[str, Any]) -> tuple[Any, ...]:
         """Return the results of a node."""

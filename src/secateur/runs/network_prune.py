@@ -16,7 +16,7 @@ from secateur import report
 from secateur.beliefs import mean_weights
 from secateur.compaction import compact
 from secateur.exports import ExportError, export
-from secateur.importing import OnnxError, from_onnx
+from secateur.importing import ImportedFunction, OnnxError, from_onnx
 from secateur.importing.costs import count_multiply_adds
 from secateur.importing.starting import as_trained, compute_targets, make_model, with_hard_labels
 from secateur.likelihoods import GaussianLikelihood
@@ -294,7 +294,9 @@ def _make_record(
     seconds: float,
 ) -> dict[str, Any]:
     x, y = split.judged
-    outputs = fitted.model.f.outputs[0]
+    f = fitted.model.f
+    assert isinstance(f, ImportedFunction)
+    outputs = f.outputs[0]
     is_numbers = isinstance(fitted.model.likelihood, GaussianLikelihood)
     width = 1 if y.ndim == 1 else int(np.prod(y.shape[1:]))
     if is_numbers:

@@ -105,7 +105,7 @@ def _separate(call: OperatorCall, x: Any, lengths: Any, *operands: Any) -> Any:
     flat += [None] * (-len(flat) % (4 * len(GATES[kind])))
     gates: list[dict[str, Gate]] = []
     while flat:
-        gates.append({gate: tuple(flat[4 * i : 4 * i + 4]) for i, gate in enumerate(GATES[kind])})  # type: ignore[misc]
+        gates.append({gate: tuple(flat[4 * i : 4 * i + 4]) for i, gate in enumerate(GATES[kind])})
         del flat[: 4 * len(GATES[kind])]
     return _layer(call, kind, gates, x, lengths, states)
 

@@ -310,7 +310,8 @@ def _trilu(call: OperatorCall, x: Any, k: Any = None) -> Any:
 
 @operator("EyeLike")
 def _eye_like(call: OperatorCall, x: Any) -> Any:
-    return np.eye(*x.shape, k=call.attribute("k", 0), dtype=np.float32)
+    rows, columns = x.shape
+    return np.eye(rows, columns, k=call.attribute("k", 0), dtype=np.float32)
 
 
 @operator("OneHot")
