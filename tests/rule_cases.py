@@ -58,7 +58,6 @@ WELL_APART = Normal(jnp.tile(jnp.array([3.0, -1.0, 5.0, 1.0]), (3, 1)), jnp.full
 CERTAIN = jnp.asarray(np.random.default_rng(7).normal(size=(3, 4)))
 
 
-
 def segment_softmax(x):
     terms = jnp.exp(x - jax.ops.segment_max(x, EDGES, num_segments=2)[EDGES])
     return terms / jax.ops.segment_sum(terms, EDGES, num_segments=2)[EDGES]
@@ -147,7 +146,9 @@ EDGES = jnp.array([1, 0, 1])
 row("sort", beliefs=(X,), tolerance=0.01)(lambda x: jnp.sort(x, axis=0))
 row("sort", beliefs=(WELL_APART, Y))(lambda x, y: lax.sort((x, y), dimension=1, num_keys=1)[1])
 row("top_k", beliefs=(X,), tolerance=0.01)(lambda x: lax.top_k(x, 2)[0])
-row("scatter-max", "scatter_max", beliefs=(X, Y), tolerance=0.01)(lambda x, y: x[:2].at[EDGES].max(y))
+row("scatter-max", "scatter_max", beliefs=(X, Y), tolerance=0.01)(
+    lambda x, y: x[:2].at[EDGES].max(y)
+)
 row("scatter-min", "scatter_min", beliefs=(X,), tolerance=0.01)(
     lambda x: jax.ops.segment_min(x, EDGES, num_segments=2)
 )
@@ -164,7 +165,9 @@ row("round", "stop_gradient", beliefs=(X,))(lambda x: x + lax.stop_gradient(jnp.
 
 # Look-ups whose place is uncertain ----------------------------------------------------------------
 TABLE = jnp.sin(jnp.arange(40.0))
-row("gather", "floor", beliefs=(X,), tolerance=0.02)(lambda x: look_up(jnp.clip(4.0 * x + 20.0, 0.0, 38.0)))
+row("gather", "floor", beliefs=(X,), tolerance=0.02)(
+    lambda x: look_up(jnp.clip(4.0 * x + 20.0, 0.0, 38.0))
+)
 
 # Softmax and its relatives ------------------------------------------------------------------------
 MASK = jnp.tril(jnp.ones((3, 4), bool))

@@ -30,7 +30,9 @@ def monte_carlo(f: Any, params: Any, x: Any, samples: int = SAMPLES) -> tuple[An
     rng = np.random.default_rng(0)
     noise = [rng.standard_normal((samples, *np.shape(a))) for a in leaves]
     drawn = [np.asarray(a)[None] + SD * e for a, e in zip(leaves, noise, strict=True)]
-    run = jax.jit(lambda ws: jax.lax.map(lambda w: f(structure.unflatten(w), x), ws, batch_size=500))
+    run = jax.jit(
+        lambda ws: jax.lax.map(lambda w: f(structure.unflatten(w), x), ws, batch_size=500)
+    )
     outputs = np.asarray(run(drawn), np.float64)
     return outputs.mean(0), outputs.std(0)
 
@@ -114,7 +116,7 @@ def check_removal(f: Any, params: Any, x: Any) -> float:
     """
     found = sc.units(f, params, x)
     hidden = [n for n, unit in enumerate(found.units) if unit.kind == "hidden"]
-    gone = hidden[:: 5]
+    gone = hidden[::5]
     leaves, structure = jax.tree.flatten(params)
 
     def cut(leaf: Any, axes: Any) -> Any:
@@ -133,7 +135,9 @@ def check_removal(f: Any, params: Any, x: Any) -> float:
     small = structure.unflatten([removal.shrink(i, a) for i, a in enumerate(arrays)])
     assert not gone or _size(small) < _size(weights), "no weight was taken out"
     smaller = SmallerFunction(f, weights, removal.kept, removal.inputs)
-    expected, actual = (np.asarray(g(w, x), np.float64) for g, w in ((f, weights), (smaller, small)))
+    expected, actual = (
+        np.asarray(g(w, x), np.float64) for g, w in ((f, weights), (smaller, small))
+    )
     return float(np.abs(actual - expected).max() / max(1.0, np.abs(expected).max()))
 
 

@@ -289,7 +289,9 @@ class IndicatorWalk(LabelledInterpreter):
         column = [1] * x.ndim
         for axis, _ in rest:
             column[axis] = x.shape[axis]
-        spread = jnp.transpose(jnp.sum(new, axis=gone), np.argsort(np.argsort([a for a, _ in rest])))
+        spread = jnp.transpose(
+            jnp.sum(new, axis=gone), np.argsort(np.argsort([a for a, _ in rest]))
+        )
         anywhere = jnp.broadcast_to(spread.reshape(column), x.shape)
         return [x + anywhere.astype(x.dtype)]
 

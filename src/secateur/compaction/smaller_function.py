@@ -264,7 +264,10 @@ class SmallerEvaluation(LabelledInterpreter):
     @rules.declare(*primitives.UPDATES, *primitives.SEGMENT_EXTREMA)
     def update(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Align what is updated and the update, where it has a whole axis."""
-        own, masks = self.operand_labels(equation), self.remaining.masks(self.result_labels(equation)[0])
+        own, masks = (
+            self.operand_labels(equation),
+            self.remaining.masks(self.result_labels(equation)[0]),
+        )
         place = 1 if equation.name == "dynamic_update_slice" else 2
         operands = [_materialise(v) for v in operands]
         for axis, other in update_axes(equation).items():

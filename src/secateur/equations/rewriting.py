@@ -129,9 +129,7 @@ class _Rewriting:
             operands = [join(o) if isinstance(o, Pair) else o for o in operands]
         return [_settled(r, r.dtype) for r in _bind(eqn, operands, halves)]
 
-    def call(
-        self, eqn: Any, inner: Any, operands: list[Any], marks: list[bool]
-    ) -> list[Any]:
+    def call(self, eqn: Any, inner: Any, operands: list[Any], marks: list[bool]) -> list[Any]:
         """Return the results of a call, which keeps its name, or of a recomputed part."""
         jaxpr, consts = inner or recomputed_part(eqn)
 

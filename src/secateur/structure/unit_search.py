@@ -72,7 +72,11 @@ class FrozenAxes:
 
     def __str__(self) -> str:
         axes = ", ".join(f"{path} axis {axis}" for path, axis in self.axes)
-        return f"{self.operation} ({self.where}): {axes}" if self.where else f"{self.operation}: {axes}"
+        return (
+            f"{self.operation} ({self.where}): {axes}"
+            if self.where
+            else f"{self.operation}: {axes}"
+        )
 
 
 @dataclass(frozen=True, eq=False)

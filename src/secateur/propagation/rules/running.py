@@ -29,7 +29,9 @@ def _largest(x: Moments, y: Moments) -> Moments:
     return mean, variance
 
 
-def _result(call: Call, x: Uncertain, moments: Moments, axes: set[int], kept: frozenset) -> Uncertain:
+def _result(
+    call: Call, x: Uncertain, moments: Moments, axes: set[int], kept: frozenset
+) -> Uncertain:
     if x.entangled & axes:
         call.note("independent", "its elements are correlated")
     return replace(
