@@ -1,7 +1,7 @@
-"""Whole models for the zoo: written as their users write them, at sizes a test can afford.
+"""Whole models of the zoo: written as their users write them, at sizes a test can afford.
 
-Each builder returns a `model_zoo.Model`; all of them are rows of `model_zoo.WHOLE_MODELS`. Weights
-are float64 unless precision is the point. Inputs have rows first, so that all can be trained.
+Each builder returns a function, its weights and its inputs. Weights are float64. Inputs have rows
+first, so that all can be trained. The oracle is that of `model_zoo`.
 """
 
 from __future__ import annotations
@@ -169,8 +169,13 @@ def _():
         h, _ = lax.scan(step, x @ p["in"], None, length=4)
         return h @ p["out"]
 
-    p = {"in": weights(18, 3, 4), "a": weights(19, 4, 6), "b": weights(20, 6), "c": weights(21, 6, 4),
-         "out": weights(22, 4, 1)}  # fmt: skip
+    p = {
+        "in": weights(18, 3, 4),
+        "a": weights(19, 4, 6),
+        "b": weights(20, 6),
+        "c": weights(21, 6, 4),
+        "out": weights(22, 4, 1),
+    }
     return f, p, inputs(6, 3)
 
 
@@ -547,8 +552,13 @@ def _():
         gate = jax.nn.sigmoid(jax.nn.relu(h.mean((1, 2)) @ p["squeeze"]) @ p["excite"])
         return (h * gate[:, None, None]).mean((1, 2)) @ p["out"]
 
-    p = {"in": weights(137, 1, 1, 2, 4), "depth": weights(138, 3, 3, 1, 4), "squeeze": weights(139, 4, 2),
-         "excite": weights(140, 2, 4), "out": weights(141, 4, 2)}  # fmt: skip
+    p = {
+        "in": weights(137, 1, 1, 2, 4),
+        "depth": weights(138, 3, 3, 1, 4),
+        "squeeze": weights(139, 4, 2),
+        "excite": weights(140, 2, 4),
+        "out": weights(141, 4, 2),
+    }
     return f, p, inputs(27, 4, 4, 2)
 
 
@@ -725,8 +735,12 @@ def _():
         deep = jax.nn.relu(x @ p["deep"])
         return jnp.concatenate([h, deep], axis=-1) @ p["out"]
 
-    p = {"w": [weights(178 + i, 4, 1) for i in range(2)], "b": [weights(180 + i, 4, scale=0.2) for i in range(2)],
-         "deep": weights(182, 4, 6), "out": weights(183, 10, 1)}  # fmt: skip
+    p = {
+        "w": [weights(178 + i, 4, 1) for i in range(2)],
+        "b": [weights(180 + i, 4, scale=0.2) for i in range(2)],
+        "deep": weights(182, 4, 6),
+        "out": weights(183, 10, 1),
+    }
     return f, p, inputs(39, 4)
 
 
