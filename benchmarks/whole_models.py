@@ -26,18 +26,18 @@ from pathlib import Path
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import jax
+import jax  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
 
-from whole_model_checks import (
+from whole_model_checks import (  # noqa: E402
     agreement,
     check_removal,
     compile_seconds,
     count_units,
     train_a_little,
 )
-from whole_models import WHOLE
+from whole_models import WHOLE  # noqa: E402
 
 COLUMNS = ("model", "mean", "ratio", "gradient", "before", "after", "units", "largest", "plain",
            "moments", "times", "seconds")  # fmt: skip

@@ -63,7 +63,9 @@ def random_program(seed: int) -> tuple[Callable[[Any, Any], jax.Array], list[str
         names = ["dot", *rng.choice(list(UNARY), 4), *rng.choice(list(BINARY), 2)]
         name = "dot" if number == 0 else str(rng.choice(names))
         # Mostly the last value, now and then an earlier one.
-        steps.append((name, max(0, number - int(rng.integers(0, 2))), int(rng.integers(0, number + 1))))
+        steps.append(
+            (name, max(0, number - int(rng.integers(0, 2))), int(rng.integers(0, number + 1)))
+        )
 
     def f(weights: list[jax.Array], x: jax.Array) -> jax.Array:
         values = [x]

@@ -165,7 +165,9 @@ row("round", "stop_gradient", beliefs=(X,))(lambda x: x + lax.stop_gradient(jnp.
 
 # Look-ups whose place is uncertain ----------------------------------------------------------------
 TABLE = jnp.sin(jnp.arange(40.0))
-row("gather", "floor", beliefs=(X,), tolerance=0.02)(lambda x: look_up(jnp.clip(4.0 * x + 20.0, 0.0, 38.0)))
+row("gather", "floor", beliefs=(X,), tolerance=0.02)(
+    lambda x: look_up(jnp.clip(4.0 * x + 20.0, 0.0, 38.0))
+)
 
 # Softmax and its relatives ------------------------------------------------------------------------
 MASK = jnp.tril(jnp.ones((3, 4), bool))

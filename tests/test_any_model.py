@@ -1,4 +1,4 @@
-"""What no model may fail on: masks, half precision, Fourier transforms, look-ups, loops, "local"."""
+"""What no model may fail on: masks, half precision, Fourier transforms, loops, "local"."""
 
 from __future__ import annotations
 
@@ -216,5 +216,5 @@ def test_local_never_refuses(name):
 
 @pytest.mark.parametrize("name", ["svd", "argmax", "rem", "uncertain branch"])
 def test_moments_say_what_to_do(name):
-    with pytest.raises(sc.UnsupportedOperation, match="Ways out: .*register_rule.*where=.*local"):
+    with pytest.raises(sc.UnsupportedOperation, match=r"Ways out: .*register_rule.*where=.*local"):
         sc.propagate(REFUSED[name], "moments")(None, beliefs_of(W), X)

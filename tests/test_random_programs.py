@@ -48,7 +48,7 @@ def test_random_programs_agree_with_monte_carlo():
     far = {"moments": [], "local": []}
     for seed in range(PROGRAMS):
         f, names = random_program(seed)
-        sample = np.asarray(jax.vmap(lambda w: f(w, X))(DRAWN))
+        sample = np.asarray(jax.vmap(f, (0, None))(DRAWN, X))
         y = sc.propagate(f, "moments")(None, beliefs, X)
         local = sc.propagate(f, "local")
         drawn = np.asarray(jax.vmap(lambda k, g=local: g(k, beliefs, X))(keys))

@@ -14,8 +14,9 @@ from secateur.propagation.rules import RULES
 
 SAMPLES = 20_000
 # Aliases of other versions of JAX, and a primitive that needs several devices.
-WITHOUT_ROW = {"copy_p", "scatter_add", "expand_dims", "sharding_constraint", "layout_constraint"} | {
-    "reshard", "pvary", "lt_to", "le_to", "eq_to",
+WITHOUT_ROW = {
+    "copy_p", "scatter_add", "expand_dims", "sharding_constraint", "layout_constraint", "reshard",
+    "pvary", "lt_to", "le_to", "eq_to",
 }  # fmt: skip
 
 

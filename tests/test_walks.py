@@ -91,7 +91,9 @@ def test_expansions_are_what_they_stand_for(name, f):
     structure = jax.tree.structure((X,))
     program = trace_function(f, [X], structure, [0], [X]).program([True])
     assert name not in {equation.name for equation in program.equations}
-    for mine, truth in zip(program.evaluate([X], range(len(program.outputs))), jax.tree.leaves(f(X)), strict=True):
+    for mine, truth in zip(
+        program.evaluate([X], range(len(program.outputs))), jax.tree.leaves(f(X)), strict=True
+    ):
         np.testing.assert_allclose(mine, truth, rtol=1e-12)
     assert expand(eqns[0]) is not None
 

@@ -12,6 +12,7 @@ import numpy as np
 import optax
 
 import secateur as sc
+from model_zoo import Model, monte_carlo
 from secateur.compaction.analysis import analyse
 from secateur.compaction.removal import choose_units
 from secateur.compaction.smaller_function import SmallerFunction
@@ -22,17 +23,6 @@ SAMPLES = 4_000
 
 def believe(params: Any, sd: float = SD) -> Any:
     return jax.tree.map(lambda m: sc.Normal(m, jnp.full_like(m, sd**2)), params)
-
-
-def monte_carlo(f: Any, params: Any, x: Any, samples: int = SAMPLES) -> tuple[Any, Any]:
-    """Mean and standard deviation over jointly drawn weights; the noise is NumPy's."""
-    leaves, structure = jax.tree.flatten(params)
-    rng = np.random.default_rng(0)
-    noise = [rng.standard_normal((samples, *np.shape(a))) for a in leaves]
-    drawn = [np.asarray(a)[None] + SD * e for a, e in zip(leaves, noise, strict=True)]
-    run = jax.jit(lambda ws: jax.lax.map(lambda w: f(structure.unflatten(w), x), ws, batch_size=500))
-    outputs = np.asarray(run(drawn), np.float64)
-    return outputs.mean(0), outputs.std(0)
 
 
 @lru_cache(maxsize=1)
@@ -66,7 +56,9 @@ def targets(f: Any, params: Any, x: Any) -> np.ndarray:
 def agreement(f: Any, params: Any, x: Any) -> tuple[float, float]:
     """RMS error of the mean in output deviations, and the median ratio of deviations."""
     (_, out), _ = _compiled(f)(start(params), x, targets(f, params, x))
-    mean, sd = monte_carlo(f, params, x)
+    variances = jax.tree.map(lambda m: jnp.full_like(m, SD**2), params)
+    truth = monte_carlo(Model(f, params, x), variances, SAMPLES)
+    mean, sd = truth.mean, np.sqrt(truth.variance)
     alive = sd > 1e-3 * sd.max()
     shift = ((np.asarray(out.mean) - mean) / np.where(alive, sd, 1.0))[alive]
     ratio = (np.sqrt(np.asarray(out.variance)) / np.where(alive, sd, 1.0))[alive]
@@ -114,7 +106,7 @@ def check_removal(f: Any, params: Any, x: Any) -> float:
     """
     found = sc.units(f, params, x)
     hidden = [n for n, unit in enumerate(found.units) if unit.kind == "hidden"]
-    gone = hidden[:: 5]
+    gone = hidden[::5]
     leaves, structure = jax.tree.flatten(params)
 
     def cut(leaf: Any, axes: Any) -> Any:
@@ -133,7 +125,9 @@ def check_removal(f: Any, params: Any, x: Any) -> float:
     small = structure.unflatten([removal.shrink(i, a) for i, a in enumerate(arrays)])
     assert not gone or _size(small) < _size(weights), "no weight was taken out"
     smaller = SmallerFunction(f, weights, removal.kept, removal.inputs)
-    expected, actual = (np.asarray(g(w, x), np.float64) for g, w in ((f, weights), (smaller, small)))
+    expected, actual = (
+        np.asarray(g(w, x), np.float64) for g, w in ((f, weights), (smaller, small))
+    )
     return float(np.abs(actual - expected).max() / max(1.0, np.abs(expected).max()))
 
 

@@ -1,7 +1,7 @@
-"""Whole models for the zoo: written as their users write them, at sizes a test can afford.
+"""Whole models of the zoo: written as their users write them, at sizes a test can afford.
 
-Each builder returns a `model_zoo.Model`; all of them are rows of `model_zoo.WHOLE_MODELS`. Weights
-are float64 unless precision is the point. Inputs have rows first, so that all can be trained.
+Each builder returns a function, its weights and its inputs. Weights are float64. Inputs have rows
+first, so that all can be trained. The oracle is that of `model_zoo`.
 """
 
 from __future__ import annotations
@@ -134,7 +134,11 @@ def _():
         _, y = lax.scan(step, start, tuple(a.swapaxes(0, 1) for a in (q, k, v)))
         return y[-1] @ p["out"]
 
-    return f, {n: weights(11 + i, 3, 4) for i, n in enumerate("qkv")} | {"out": weights(14, 4, 1)}, inputs(4, 5, 3)
+    return (
+        f,
+        {n: weights(11 + i, 3, 4) for i, n in enumerate("qkv")} | {"out": weights(14, 4, 1)},
+        inputs(4, 5, 3),
+    )
 
 
 @model("echo state with a while loop")
@@ -165,8 +169,13 @@ def _():
         h, _ = lax.scan(step, x @ p["in"], None, length=4)
         return h @ p["out"]
 
-    p = {"in": weights(18, 3, 4), "a": weights(19, 4, 6), "b": weights(20, 6), "c": weights(21, 6, 4),
-         "out": weights(22, 4, 1)}  # fmt: skip
+    p = {
+        "in": weights(18, 3, 4),
+        "a": weights(19, 4, 6),
+        "b": weights(20, 6),
+        "c": weights(21, 6, 4),
+        "out": weights(22, 4, 1),
+    }
     return f, p, inputs(6, 3)
 
 
@@ -211,7 +220,9 @@ def _():
         both = jnp.concatenate([run(p["f"], False), run(p["b"], True)], axis=-1)
         return both @ p["out"]
 
-    cells = {n: {"x": weights(27 + i, 3, 15), "h": weights(29 + i, 5, 15)} for i, n in enumerate("fb")}
+    cells = {
+        n: {"x": weights(27 + i, 3, 15), "h": weights(29 + i, 5, 15)} for i, n in enumerate("fb")
+    }
     return f, cells | {"out": weights(31, 10, 2)}, inputs(8, 5, 3)
 
 
@@ -278,7 +289,12 @@ def _():
         h = jax.nn.relu(jax.nn.relu(x @ p["a"]) @ p["b"])
         return jax.nn.relu(h.sum(1) @ p["c"]) @ p["d"]
 
-    p = {"a": weights(50, 2, 8), "b": weights(51, 8, 8), "c": weights(52, 8, 6), "d": weights(53, 6, 1)}
+    p = {
+        "a": weights(50, 2, 8),
+        "b": weights(51, 8, 8),
+        "c": weights(52, 8, 6),
+        "d": weights(53, 6, 1),
+    }
     return f, p, inputs(12, 5, 2)
 
 
@@ -288,7 +304,11 @@ def _():
         h = jax.nn.relu(x @ p["a"]) @ p["b"]
         return jnp.tanh(h.max(1)) @ p["c"]
 
-    return f, {"a": weights(54, 3, 8), "b": weights(55, 8, 6), "c": weights(56, 6, 2)}, inputs(13, 5, 3)
+    return (
+        f,
+        {"a": weights(54, 3, 8), "b": weights(55, 8, 6), "c": weights(56, 6, 2)},
+        inputs(13, 5, 3),
+    )
 
 
 @model("sorted pooling")
@@ -437,7 +457,11 @@ def _():
         y = conv(jnp.concatenate([a, up], axis=-1), p["c"])
         return y.mean((1, 2))
 
-    p = {"a": weights(110, 3, 3, 1, 3), "b": weights(111, 3, 3, 3, 4), "c": weights(112, 3, 3, 7, 1)}
+    p = {
+        "a": weights(110, 3, 3, 1, 3),
+        "b": weights(111, 3, 3, 3, 4),
+        "c": weights(112, 3, 3, 7, 1),
+    }
     return f, p, inputs(21, 6, 6, 1)
 
 
@@ -464,7 +488,11 @@ def _():
             h = h + jax.nn.silu(layer_norm(h) @ p["b"].astype(jnp.float16))
         return h.astype(jnp.float32) @ p["c"].astype(jnp.float32)
 
-    return f, {"a": weights(118, 4, 8), "b": weights(119, 8, 8), "c": weights(120, 8, 1)}, inputs(23, 4)
+    return (
+        f,
+        {"a": weights(118, 4, 8), "b": weights(119, 8, 8), "c": weights(120, 8, 1)},
+        inputs(23, 4),
+    )
 
 
 @model("STFT front end with a learned window")
@@ -477,7 +505,11 @@ def _():
         mel = jnp.log(power @ jax.nn.softplus(p["mel"]) + 0.1)
         return mel.reshape(x.shape[0], -1) @ p["out"]
 
-    p = {"window": 1.0 + weights(121, 8, scale=0.1), "mel": weights(122, 5, 3), "out": weights(123, 15, 1)}
+    p = {
+        "window": 1.0 + weights(121, 8, scale=0.1),
+        "mel": weights(122, 5, 3),
+        "out": weights(123, 15, 1),
+    }
     return f, p, inputs(24, 24)
 
 
@@ -520,8 +552,13 @@ def _():
         gate = jax.nn.sigmoid(jax.nn.relu(h.mean((1, 2)) @ p["squeeze"]) @ p["excite"])
         return (h * gate[:, None, None]).mean((1, 2)) @ p["out"]
 
-    p = {"in": weights(137, 1, 1, 2, 4), "depth": weights(138, 3, 3, 1, 4), "squeeze": weights(139, 4, 2),
-         "excite": weights(140, 2, 4), "out": weights(141, 4, 2)}  # fmt: skip
+    p = {
+        "in": weights(137, 1, 1, 2, 4),
+        "depth": weights(138, 3, 3, 1, 4),
+        "squeeze": weights(139, 4, 2),
+        "excite": weights(140, 2, 4),
+        "out": weights(141, 4, 2),
+    }
     return f, p, inputs(27, 4, 4, 2)
 
 
@@ -565,7 +602,11 @@ def _():
         z = jnp.concatenate([a, b], axis=-1)
         return (log_volume - 0.5 * (z * z).sum(-1))[:, None]
 
-    return f, [{"in": weights(150 + i, 2, 6), "out": weights(153 + i, 6, 4)} for i in range(2)], inputs(30, 4)
+    return (
+        f,
+        [{"in": weights(150 + i, 2, 6), "out": weights(153 + i, 6, 4)} for i in range(2)],
+        inputs(30, 4),
+    )
 
 
 @model("Kolmogorov-Arnold layers")
@@ -574,11 +615,17 @@ def _():
 
     def basis(x):
         """Piecewise linear splines."""
-        return jnp.maximum(1.0 - jnp.abs(x[..., None] - jnp.asarray(grid).reshape((1,) * x.ndim + (-1,))) / 0.8, 0.0)
+        return jnp.maximum(
+            1.0 - jnp.abs(x[..., None] - jnp.asarray(grid).reshape((1,) * x.ndim + (-1,))) / 0.8,
+            0.0,
+        )
 
     def f(p, x):
         for layer in p:
-            x = jnp.einsum("big,igo->bo", basis(x), layer["spline"]) + jax.nn.silu(x) @ layer["base"]
+            x = (
+                jnp.einsum("big,igo->bo", basis(x), layer["spline"])
+                + jax.nn.silu(x) @ layer["base"]
+            )
         return x
 
     def layer(seed, n, m):
@@ -598,7 +645,15 @@ def _():
 
         return jax.vmap(residual)(x[:, 0])[:, None]
 
-    return f, {"a": weights(160, 8, scale=1.0), "b": weights(161, 8, scale=0.5), "c": weights(162, 8, scale=0.4)}, inputs(32, 1)
+    return (
+        f,
+        {
+            "a": weights(160, 8, scale=1.0),
+            "b": weights(161, 8, scale=0.5),
+            "c": weights(162, 8, scale=0.4),
+        },
+        inputs(32, 1),
+    )
 
 
 @model("Hamiltonian network: a gradient inside")
@@ -619,7 +674,11 @@ def _():
         h = jnp.sin(3.0 * (x @ p["a"]))
         return jnp.sin(h @ p["b"]) @ p["c"]
 
-    return f, {"a": weights(165, 2, 8), "b": weights(166, 8, 8), "c": weights(167, 8, 1)}, inputs(34, 2)
+    return (
+        f,
+        {"a": weights(165, 2, 8), "b": weights(166, 8, 8), "c": weights(167, 8, 1)},
+        inputs(34, 2),
+    )
 
 
 @model("Fourier features")
@@ -639,7 +698,11 @@ def _():
         distance = ((x[:, None] - p["centres"][None]) ** 2).sum(-1)
         return jnp.exp(-distance * jax.nn.softplus(p["width"])[None]) @ p["out"]
 
-    p = {"centres": weights(171, 8, 2, scale=1.0), "width": weights(172, 8), "out": weights(173, 8, 2)}
+    p = {
+        "centres": weights(171, 8, 2, scale=1.0),
+        "width": weights(172, 8),
+        "out": weights(173, 8, 2),
+    }
     return f, p, inputs(36, 2)
 
 
@@ -672,8 +735,12 @@ def _():
         deep = jax.nn.relu(x @ p["deep"])
         return jnp.concatenate([h, deep], axis=-1) @ p["out"]
 
-    p = {"w": [weights(178 + i, 4, 1) for i in range(2)], "b": [weights(180 + i, 4, scale=0.2) for i in range(2)],
-         "deep": weights(182, 4, 6), "out": weights(183, 10, 1)}  # fmt: skip
+    p = {
+        "w": [weights(178 + i, 4, 1) for i in range(2)],
+        "b": [weights(180 + i, 4, scale=0.2) for i in range(2)],
+        "deep": weights(182, 4, 6),
+        "out": weights(183, 10, 1),
+    }
     return f, p, inputs(39, 4)
 
 
@@ -738,7 +805,11 @@ def _():
         cuts = jnp.cumsum(jax.nn.softplus(p["cuts"])) - 2.0
         return jax.nn.sigmoid(expand(cuts, score) - score)
 
-    return f, {"a": weights(197, 3, 6), "b": weights(198, 6, 1), "cuts": weights(199, 4, scale=0.5)}, inputs(45, 3)
+    return (
+        f,
+        {"a": weights(197, 3, 6), "b": weights(198, 6, 1), "cuts": weights(199, 4, scale=0.5)},
+        inputs(45, 3),
+    )
 
 
 @model("variational autoencoder's means")
@@ -748,7 +819,12 @@ def _():
         z = h @ p["e2"]
         return jax.nn.softplus(jax.nn.elu(z @ p["d1"]) @ p["d2"])
 
-    p = {"e1": weights(200, 5, 8), "e2": weights(201, 8, 2), "d1": weights(202, 2, 8), "d2": weights(203, 8, 5)}
+    p = {
+        "e1": weights(200, 5, 8),
+        "e2": weights(201, 8, 2),
+        "d1": weights(202, 2, 8),
+        "d2": weights(203, 8, 5),
+    }
     return f, p, inputs(46, 5)
 
 
@@ -759,7 +835,11 @@ def _():
             x = jax.checkpoint(lambda h, w: h + jnp.tanh(h @ w))(x, w)
         return x @ p["out"]
 
-    return f, {"w": [weights(204 + i, 4, 4) for i in range(3)], "out": weights(207, 4, 1)}, inputs(47, 4)
+    return (
+        f,
+        {"w": [weights(204 + i, 4, 4) for i in range(3)], "out": weights(207, 4, 1)},
+        inputs(47, 4),
+    )
 
 
 @model("layers stacked in a scan")
@@ -768,7 +848,11 @@ def _():
         h, _ = lax.scan(lambda h, w: (jax.nn.relu(h @ w) + h, None), x @ p["in"], p["w"])
         return h @ p["out"]
 
-    return f, {"in": weights(208, 3, 6), "w": 0.5 * weights(209, 3, 6, 6), "out": weights(210, 6, 1)}, inputs(48, 3)
+    return (
+        f,
+        {"in": weights(208, 3, 6), "w": 0.5 * weights(209, 3, 6, 6), "out": weights(210, 6, 1)},
+        inputs(48, 3),
+    )
 
 
 @model("branches by a switch")
@@ -779,5 +863,3 @@ def _():
         return lax.switch(index, [jnp.tanh, jax.nn.relu], h) @ p["b"]
 
     return f, {"a": weights(211, 3, 6), "b": weights(212, 6, 1)}, inputs(49, 3)
-
-

@@ -19,7 +19,14 @@ __all__ = ["BayesianModel", "StateNote"]
 # Classes of Flax NNX whose arrays are not weights.
 _STATE_CLASSES = ("BatchStat", "RngKey", "RngCount", "RngState", "Cache", "Intermediate")
 # Names beside "params" under which Flax Linen, and those who follow it, keep state.
-_STATE_COLLECTIONS = {"batch_stats", "cache", "intermediates", "state", "constants", "spectral_stats"}
+_STATE_COLLECTIONS = {
+    "batch_stats",
+    "cache",
+    "intermediates",
+    "state",
+    "constants",
+    "spectral_stats",
+}
 
 
 class StateNote(UserWarning):

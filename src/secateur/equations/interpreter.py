@@ -39,9 +39,9 @@ class Interpreter:
     """One pass over the equations of one program, on values of the subclass' own kind.
 
     A subclass declares `rules`, what it does with each kind of primitive (`policies`), and how
-    equations without a rule are evaluated (`apply_default`). It overrides `constant` if its values are not arrays, the methods `scan`, `while_loop`, `cond` and
-    `remat` if it looks into them, and `is_known` if equations of known operands are to be evaluated
-    as they are.
+    equations without a rule are evaluated (`apply_default`). It overrides `constant` if its values
+    are not arrays, the methods `scan`, `while_loop`, `cond` and `remat` if it looks into them, and
+    `is_known` if equations of known operands are to be evaluated as they are.
 
     Args:
         program: Flat equations.

@@ -205,6 +205,7 @@ JOINS = of(Kind.JOIN)
 LOOKUPS = of(Kind.LOOKUP)
 UPDATES = of(Kind.UPDATE)
 SEGMENT_EXTREMA = of(Kind.SEGMENT)
+SEGMENT_SUMS = {"scatter-add", "scatter_add"}
 # Which operands are data; the others are places (indices, predicates).
 DATA_OPERANDS = {
     "gather": (0,),

@@ -101,7 +101,7 @@ class ShareSearch:
                 if user.name == "div" and user.inputs[0] is exponential.outputs[0]:
                     if self.find(user) is None:
                         return False
-                elif user.name not in ("reduce_sum", *_SEGMENT_SUMS):
+                elif user.name not in ("reduce_sum", *primitives.SEGMENT_SUMS):
                     return False
         return True
 
@@ -143,7 +143,7 @@ class ShareSearch:
     def _sharing_by_segment(self, lookup: Equation) -> Sharing | None:
         table = lookup.inputs[0]
         total = self.producers.get(table) if isinstance(table, Slot) else None
-        if total is None or total.name not in _SEGMENT_SUMS:
+        if total is None or total.name not in primitives.SEGMENT_SUMS:
             return None
         places, back = total.inputs[1], lookup.inputs[1]
         if self._same_source(places) is not self._same_source(back):
@@ -197,7 +197,6 @@ class ShareSearch:
             atom = producer.inputs[0]
 
 
-_SEGMENT_SUMS = ("scatter-add", "scatter_add")
 _HARMLESS = ("stop_gradient", "abs")
 # What a shift may go through before it is subtracted; is_finite and select_n guard against −∞.
 _CARRIERS = primitives.SPREADS | {"stop_gradient", "max", "is_finite", "select_n", "gather"}

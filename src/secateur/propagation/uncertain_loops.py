@@ -222,9 +222,7 @@ def _as_steady(number: int, weight: Uncertain) -> Uncertain:
 class _ScanPropagation:
     """One scan with uncertain operands."""
 
-    def __init__(
-        self, walk: LoopPropagator, parts: Scan, operands: list[Any], where: str
-    ) -> None:
+    def __init__(self, walk: LoopPropagator, parts: Scan, operands: list[Any], where: str) -> None:
         self.walk, self.parts, self.where = walk, parts, where
         self.local, self.remembers = walk.how == "local", walk.how == "moments"
         consts, init, xs = self.parts.split(operands)

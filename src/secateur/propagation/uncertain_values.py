@@ -154,7 +154,11 @@ def move_entangled(
         return frozenset(i for i, axis in enumerate(kept_axes) if axis in entangled)
     if name == "reshape":
         return _reshape_entangled(before, after, entangled)
-    if len(before) == len(after) and name != "gather":
+    if name == "gather":  # the same element may be looked up several times
+        kept = params["dimension_numbers"].offset_dims
+        copied = frozenset(axis for axis in range(len(after)) if axis not in kept)
+        return frozenset(range(len(after))) if entangled else copied
+    if len(before) == len(after):
         return entangled
     return frozenset(range(len(after))) if entangled else frozenset()
 

@@ -70,6 +70,8 @@ def move(call: Call, *operands: Any) -> Any:
     means = apply(lambda o: o.mean, lambda o: o)
     variances = apply(lambda o: o.variance, zeros)
     uncertain = [o for o in operands if isinstance(o, Uncertain)]
+    if name in primitives.SEGMENT_SUMS and as_uncertain(operands[2]).entangled:
+        call.note("independent", "its terms are correlated")
     sources = tuple(dict.fromkeys(key for o in uncertain for key in o.loads.keys))
     loads = [NO_LOADS for _ in means]
     if sources:
