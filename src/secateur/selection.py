@@ -21,11 +21,12 @@ from jax import Array
 from secateur.distributions import Normal
 from secateur.fitting import find_prior_groups, fit_runs
 from secateur.likelihoods.base import Likelihood
-from secateur.model import BayesianModel
+from secateur.model import POSTERIORS, BayesianModel
 from secateur.networks import Dense
 from secateur.progress import Callback, Progress
 from secateur.pruning import prune_many
 from secateur.pruning.budget import Budget, make_budget
+from secateur.structure.unit_posterior import LARGEST_FAN_IN
 from secateur.trained import Trained
 from secateur.training.recipe import Recipe, Training, choose_recipe
 from secateur.training.sources import make_source
@@ -86,6 +87,10 @@ class Candidate(NamedTuple):
     fitted: Trained
     pruned: Trained
 
+    def __str__(self) -> str:
+        has_covariance = self.fitted.model.posterior == "unit"
+        return f"{self.structure}, with covariance" if has_covariance else str(self.structure)
+
 
 @dataclass(frozen=True, eq=False)
 class Selection:
@@ -103,7 +108,7 @@ class Selection:
         """Return structure, weights and free energy of every candidate, before and after."""
         return [
             {
-                "structure": str(c.structure),
+                "structure": str(c),
                 "weights_before": c.fitted.live_weights,
                 "weights_after": c.pruned.live_weights,
                 "free_energy_before": c.fitted.free_energy,
@@ -123,6 +128,7 @@ def select_structure(
     structures: Sequence[Structure] = STRUCTURES,
     activation: str = "relu",
     inference: str = "moments",
+    posterior: str = "mean-field",
     prior: Any = None,
     learn_priors: str | None = "inputs",
     restarts: int = 1,
@@ -146,6 +152,8 @@ def select_structure(
         structures: Structures to compare.
         activation: Activation of hidden units; see `secateur.networks.ACTIVATIONS`.
         inference: See `BayesianModel`.
+        posterior: "mean-field" or "unit"; see `BayesianModel`. "auto" trains and prunes the
+            structures with each of them, and the free energy chooses among all.
         prior: Prior of the weights. Defaults to N(0, 1).
         learn_priors: See `secateur.fit`.
         restarts: Number of initialisations of every structure.
@@ -176,6 +184,8 @@ def select_structure(
     """
     if not structures or restarts < 1:
         raise ValueError("give at least one structure and one restart.")
+    if posterior == "auto":
+        return _select_posterior(**locals())
     whole = _join_structures(structures, np.shape(data[0])[1], outputs, activation)
     start_key, fit_key, prune_key = jax.random.split(key, 3)
     chosen = choose_recipe(recipe, epochs=epochs, batch_size=batch_size, rate=rate)
@@ -188,6 +198,7 @@ def select_structure(
         likelihood=likelihood,
         prior=Normal(0.0, 1.0) if prior is None else prior,
         inference=inference,
+        posterior=posterior,
     )
     runs = [s for s in structures for _ in range(restarts)]
     source = make_source(data, size=None, batch_size=chosen.batch_size)
@@ -228,6 +239,29 @@ def select_structure(
     ]
     best = min(candidates, key=lambda c: _rank(c.pruned, budget))
     return Selection(tuple(candidates), best)
+
+
+def _select_posterior(
+    data: tuple[Any, ...], *, posterior: str, checkpoint: Any, **options: Any
+) -> Selection:
+    """Compare structures with and without covariance within units, where units are not too wide."""
+    # The output sums over the last hidden layer and, by a linear path, over the inputs.
+    columns = np.shape(data[0])[1]
+    widest = columns + max(max(s.hidden, default=0) for s in options["structures"]) + 1
+    posteriors = POSTERIORS if widest <= LARGEST_FAN_IN else POSTERIORS[:1]
+    candidates: list[Candidate] = []
+    for name in posteriors:
+        own = checkpoint
+        if checkpoint is not None and name != POSTERIORS[0]:
+            own = _rename_stage(checkpoint, name)
+        selection = select_structure(data, posterior=name, checkpoint=own, **options)
+        candidates += selection.candidates
+    budget = make_budget(options["prune_options"] or {})
+    return Selection(tuple(candidates), min(candidates, key=lambda c: _rank(c.pruned, budget)))
+
+
+def _rename_stage(checkpoint: Callable[[str], Any], name: str) -> Callable[[str], Any]:
+    return lambda stage: checkpoint(f"{stage}-{name}")
 
 
 def _rank(trained: Trained, budget: Budget) -> tuple[bool, float, int]:
