@@ -27,7 +27,8 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from table_sources import TABLES, default_cache, load_table
+import pandas as pd
+from table_sources import default_cache, prepare_tables
 
 import secateur as sc
 from secateur.datasets import load as load_dataset
@@ -51,9 +52,9 @@ def read(name: str, seed: int, cache: Path) -> tuple[np.ndarray, np.ndarray]:
     if name in UCI:
         data = load_dataset(name)
         return np.asarray(data.x, float), np.asarray(data.y, float)
-    (table,) = [t for t in TABLES if t.name == name]
-    frame = load_table(table, cache)
-    y = frame.pop(table.target).to_numpy(float)[:, None]
+    (table,) = prepare_tables([name], cache)
+    frame = pd.read_csv(table.path)
+    y = frame.pop(table.table.target).to_numpy(float)[:, None]
     return frame.to_numpy(float), y
 
 

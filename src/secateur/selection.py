@@ -22,11 +22,12 @@ from jax import Array
 from secateur.distributions import Normal
 from secateur.fitting import find_prior_groups, fit_runs
 from secateur.likelihoods.base import Likelihood
-from secateur.model import BayesianModel
+from secateur.model import POSTERIORS, BayesianModel
 from secateur.networks import Dense
 from secateur.progress import Callback, Progress
 from secateur.pruning import prune_many
 from secateur.pruning.budget import Budget, make_budget
+from secateur.structure.unit_posterior import LARGEST_FAN_IN
 from secateur.trained import Trained
 from secateur.training.recipe import Recipe, Training, choose_recipe
 from secateur.training.sources import make_source
@@ -91,6 +92,10 @@ class Candidate(NamedTuple):
     pruned: Trained
     restarts: tuple[Trained, ...]
 
+    def __str__(self) -> str:
+        has_covariance = self.fitted.model.posterior == "unit"
+        return f"{self.structure}, with covariance" if has_covariance else str(self.structure)
+
 
 @dataclass(frozen=True, eq=False)
 class Selection:
@@ -109,7 +114,7 @@ class Selection:
         """Return structure, weights and free energy of every candidate, before and after."""
         return [
             {
-                "structure": str(c.structure),
+                "structure": str(c),
                 "weights_before": c.fitted.live_weights,
                 "weights_after": c.pruned.live_weights,
                 "free_energy_before": c.fitted.free_energy,
@@ -129,6 +134,7 @@ def select_structure(
     structures: Sequence[Structure] = STRUCTURES,
     activation: str = "relu",
     inference: str = "moments",
+    posterior: str = "mean-field",
     prior: Any = None,
     learn_priors: str | None = "inputs",
     restarts: int = 1,
@@ -154,6 +160,8 @@ def select_structure(
             the best of them keeps hidden units.
         activation: Activation of hidden units; see `secateur.networks.ACTIVATIONS`.
         inference: See `BayesianModel`.
+        posterior: "mean-field" or "unit"; see `BayesianModel`. "auto" trains and prunes the
+            structures with each of them, and the free energy chooses among all.
         prior: Prior of the weights. Defaults to N(0, 1).
         learn_priors: See `secateur.fit`.
         restarts: Number of initialisations of every structure.
@@ -184,6 +192,8 @@ def select_structure(
     """
     if not structures or restarts < 1:
         raise ValueError("give at least one structure and one restart.")
+    if posterior == "auto":
+        return _select_posterior(**locals())
     _join_structures(structures, np.shape(data[0])[1], outputs, activation)  # refuses mixtures
     chosen = choose_recipe(recipe, epochs=epochs, batch_size=batch_size, rate=rate)
     # On small tables the first decision would otherwise wait for twice the warming.
@@ -203,6 +213,7 @@ def select_structure(
             likelihood=likelihood,
             prior=Normal(0.0, 1.0) if prior is None else prior,
             inference=inference,
+            posterior=posterior,
         )
         runs = [s for s in stage for _ in range(restarts)]
         paths = [
@@ -256,6 +267,29 @@ def _has_units(candidate: Candidate) -> bool:
     """Whether a candidate has a hidden unit that reads an input."""
     first = candidate.pruned.beliefs["layers"][0]["weights"]
     return bool(candidate.structure.hidden) and bool(np.any(np.asarray(first.variance) > 0))
+
+
+def _select_posterior(
+    data: tuple[Any, ...], *, posterior: str, checkpoint: Any, **options: Any
+) -> Selection:
+    """Compare structures with and without covariance within units, where units are not too wide."""
+    # The output sums over the last hidden layer and, by a linear path, over the inputs.
+    columns = np.shape(data[0])[1]
+    widest = columns + max(max(s.hidden, default=0) for s in options["structures"]) + 1
+    posteriors = POSTERIORS if widest <= LARGEST_FAN_IN else POSTERIORS[:1]
+    candidates: list[Candidate] = []
+    for name in posteriors:
+        own = checkpoint
+        if checkpoint is not None and name != POSTERIORS[0]:
+            own = _rename_stage(checkpoint, name)
+        selection = select_structure(data, posterior=name, checkpoint=own, **options)
+        candidates += selection.candidates
+    budget = make_budget(options["prune_options"] or {})
+    return Selection(tuple(candidates), min(candidates, key=lambda c: _rank(c.pruned, budget)))
+
+
+def _rename_stage(checkpoint: Callable[[str], Any], name: str) -> Callable[[str], Any]:
+    return lambda stage: checkpoint(f"{stage}-{name}")
 
 
 def _rank(trained: Trained, budget: Budget) -> tuple[bool, float, int]:

@@ -25,6 +25,7 @@ Task = StrEnum("Task", ["regression", "classification"])
 Missing = StrEnum("Missing", ["error", "drop", "mean"])
 Dates = StrEnum("Dates", ["error", "parts"])
 Inference = StrEnum("Inference", ["moments", "local", "global"])
+Posterior = StrEnum("Posterior", {"mean_field": "mean-field", "unit": "unit", "auto": "auto"})
 LearntPriors = StrEnum("LearntPriors", ["inputs", "leaves", "none"])
 What = StrEnum("What", ["weights", "units", "both"])
 
@@ -93,6 +94,14 @@ def fit(
     inference: Annotated[
         Inference, _option("--inference", help="How uncertainty travels through the network.")
     ] = Inference.moments,
+    posterior: Annotated[
+        Posterior,
+        _option(
+            "--posterior",
+            help="Weights independent of each other, or with a covariance within each unit (better "
+            "with collinear inputs, and slower); auto tries both, and the free energy chooses.",
+        ),
+    ] = Posterior.mean_field,
     what: Annotated[
         What, _option("--what", help="What to prune: single weights, whole units, or both.")
     ] = What.weights,
@@ -196,6 +205,7 @@ def fit(
         learn_priors=None if learn_priors == LearntPriors.none else learn_priors.value,
         noise_prior=noise_prior,
         inference=inference.value,
+        posterior=posterior.value,
         what=what.value,
         grow=grow,
         most_weights=most_weights,

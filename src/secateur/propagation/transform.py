@@ -168,7 +168,9 @@ def _as_value(leaf: Any, number: int, numbering: UnitNumbering) -> Any:
     factor = None
     if isinstance(leaf, UnitNormal):
         array = jnp.asarray(leaf.factor).astype(mean.dtype)
-        factor = UnitFactor(array, numbering.label(leaf), mean, True, leaf.is_whole)
+        # (No bound at 0, which would halve the derivative by what is independent.)
+        rest = None if leaf.is_whole else variance - jnp.sum(jnp.square(array), axis=-1)
+        factor = UnitFactor(array, numbering.label(leaf), mean, True, rest)
     return Uncertain(mean, variance, ancestors=frozenset({number}), factor=factor)
 
 

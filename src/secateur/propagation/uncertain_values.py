@@ -113,7 +113,8 @@ def spread_to(value: Uncertain, shape: tuple[int, ...]) -> Uncertain:
     if factor is None or not value.shape:
         return wide
     array = jnp.broadcast_to(factor.array, (*shape, factor.array.shape[-1]))
-    return with_factor(wide, array, spread_labels(factor.labels, shape), factor)
+    rest = None if factor.rest is None else jnp.broadcast_to(factor.rest, shape)
+    return with_factor(wide, array, spread_labels(factor.labels, shape), factor, rest=rest)
 
 
 def merge_static(values: Sequence[Uncertain]) -> Uncertain:

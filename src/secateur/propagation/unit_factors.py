@@ -63,7 +63,7 @@ class UnitFactor:
         mean: The mean that they belong to. A value with another mean is another value, and has lost
             its factors.
         is_raw: Whether the elements are weights that nothing has summed yet.
-        is_whole: Whether the factors are all of the variance.
+        rest: Variance that the factors do not explain; None if they are all of it.
         is_steady: Whether the weights are the same in all steps of a loop.
     """
 
@@ -71,8 +71,13 @@ class UnitFactor:
     labels: UnitLabels
     mean: Array
     is_raw: bool
-    is_whole: bool
+    rest: Array | None = None
     is_steady: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the factors are all of the variance."""
+        return self.rest is None
 
     @property
     def variance(self) -> Array:
@@ -128,16 +133,15 @@ def with_factor(
     labels: UnitLabels | None,
     like: UnitFactor,
     *,
+    rest: Array | None,
     is_raw: bool | None = None,
-    is_whole: bool | None = None,
 ) -> Uncertain:
     """Return a value with factors; without them where its labels are not known."""
     if labels is None:
         return value
     raw = like.is_raw if is_raw is None else is_raw
-    whole = like.is_whole if is_whole is None else is_whole
-    factor = UnitFactor(array, labels, value.mean, raw, whole, like.is_steady)
-    near = factor.neighbours if whole and not raw else value.neighbours
+    factor = UnitFactor(array, labels, value.mean, raw, rest, like.is_steady)
+    near = factor.neighbours if rest is None and not raw else value.neighbours
     return replace(value, factor=factor, neighbours=near)
 
 
@@ -161,35 +165,41 @@ def scale_factor(value: Uncertain, result: Uncertain, scale: Array) -> Uncertain
     factor = factor_of(value)
     if factor is None:
         return result
-    array = jnp.asarray(scale)[..., None] * factor.array
-    return with_factor(result, array, factor.labels, factor)
+    scale = jnp.asarray(scale)
+    rest = None if factor.rest is None else scale * scale * factor.rest
+    return with_factor(result, scale[..., None] * factor.array, factor.labels, factor, rest=rest)
 
 
-def add_factors(x: Uncertain, y: Uncertain, sign: float) -> tuple[Array | None, Any]:
-    """Covariance of two values through the noise of their units, and the factors of x ± y.
-
-    Returns:
-        Their covariance or None, and a function that gives the sum its factors.
-    """
+def add_factors(x: Uncertain, y: Uncertain, sign: float) -> tuple[Array, Callable]:
+    """Return the variance of x ± y, and a function that gives the sum its factors."""
     one, other = factor_of(x), factor_of(y)
+    variance = x.variance + y.variance
     if one is None and other is None:
-        return None, lambda value: value
+        return variance, lambda value: value
     if one is not None and other is not None and one.labels == other.labels:
         first, second = pad_sources(one.array, other.array)
         total = first + sign * second
-        shared = jnp.sum(first * second, axis=-1)
+        rests = [f.rest for f in (one, other) if f.rest is not None]
+        rest = sum(rests[1:], start=rests[0]) if rests else None
+        if x.loads or y.loads:  # what they share is in the variances, too
+            within = 2.0 * sign * jnp.sum(first * second, axis=-1)
+            variance = jnp.maximum(variance + within, 0.0)
+        else:
+            variance = jnp.sum(jnp.square(total), axis=-1)
+            variance = variance if rest is None else variance + rest
         like = replace(one, is_steady=one.is_steady and other.is_steady)
-        whole, raw = one.is_whole and other.is_whole, one.is_raw and other.is_raw
-        return shared, lambda value: with_factor(
-            value, total, one.labels, like, is_raw=raw, is_whole=whole
+        raw = one.is_raw and other.is_raw
+        return variance, lambda value: with_factor(
+            value, total, one.labels, like, rest=rest, is_raw=raw
         )
     # Weights that nothing has summed are the ones that lose it if they meet another unit.
     if one is None or (other is not None and one.is_raw and not other.is_raw):
         assert other is not None
-        kept, factor = sign * other.array, other
+        kept, factor, more = sign * other.array, other, x.variance
     else:
-        kept, factor = one.array, one
-    return None, lambda value: with_factor(value, kept, factor.labels, factor, is_whole=False)
+        kept, factor, more = one.array, one, y.variance
+    rest = more if factor.rest is None else factor.rest + more
+    return variance, lambda value: with_factor(value, kept, factor.labels, factor, rest=rest)
 
 
 def pad_sources(*arrays: Array) -> list[Array]:
@@ -206,9 +216,9 @@ def sample_units(value: Uncertain, noise: Any) -> Array:
     dtype = value.mean.dtype
     drawn = noise.normal((*shape, factor.array.shape[-1]), dtype)
     weights = value.mean + jnp.sum(factor.array * drawn, axis=-1)
-    if factor.is_whole:
+    if factor.rest is None:
         return weights
-    rest = jnp.maximum(value.variance - factor.variance, jnp.finfo(dtype).tiny)
+    rest = jnp.maximum(factor.rest, jnp.finfo(dtype).tiny)
     return weights + jnp.sqrt(rest) * noise.normal(value.shape, dtype)
 
 

@@ -31,11 +31,17 @@ class UnitProduct(NamedTuple):
     factor: UnitFactor
     variance: Array
 
-    def attach(self, value: Uncertain, *, other_is_certain: bool) -> Uncertain:
-        """Return the product with its factors."""
-        whole = self.factor.is_whole and other_is_certain
-        array, labels = self.factor.array, self.factor.labels
-        return with_factor(value, array, labels, self.factor, is_raw=False, is_whole=whole)
+    def attach(self, value: Uncertain, more: Array | None) -> Uncertain:
+        """Return the product with its factors.
+
+        Args:
+            value: The product.
+            more: Variance through the other operand; None if that is certain.
+        """
+        array, labels, rest = self.factor.array, self.factor.labels, self.factor.rest
+        if more is not None:
+            rest = more if rest is None else rest + more
+        return with_factor(value, array, labels, self.factor, is_raw=False, rest=rest)
 
 
 def find_unit_product(call: Any, x: Any, w: Any) -> UnitProduct | None:
@@ -61,7 +67,7 @@ def find_unit_product(call: Any, x: Any, w: Any) -> UnitProduct | None:
 def _multiply(
     call: Any, x: Any, w: Any, on_left: bool, factor: UnitFactor, labels: UnitLabels
 ) -> UnitProduct:
-    own, other = (x, w) if on_left else (w, x)
+    other = w if on_left else x
     signal = other.mean if isinstance(other, Uncertain) else jnp.asarray(other)
 
     def product(array: Array, by: Array) -> Array:
@@ -69,10 +75,11 @@ def _multiply(
 
     array = over_sources(lambda column: product(column, signal), factor.array)
     variance = jnp.sum(jnp.square(array), axis=-1)
-    if not factor.is_whole:
-        rest = own.variance - factor.variance  # at 0, a bound would halve its derivative
-        variance = variance + product(rest, signal * signal)
-    return UnitProduct(on_left, replace(factor, array=array, labels=labels), variance)
+    rest = None
+    if factor.rest is not None:
+        rest = product(factor.rest, signal * signal)
+        variance = variance + rest
+    return UnitProduct(on_left, replace(factor, array=array, labels=labels, rest=rest), variance)
 
 
 def _ndim(value: Any) -> int:
@@ -115,8 +122,10 @@ def sum_factors(call: Any, x: Uncertain, summed: set[int], result: Uncertain) ->
         labels = replace(labels, axes=kept)
     array = over_sources(call.bind, factor.array)
     variance = jnp.sum(jnp.square(array), axis=-1)
-    if factor.is_whole:
+    rest = None
+    if factor.rest is None:
         call.note("exact")
     else:
-        variance = variance + call.bind(jnp.maximum(x.variance - factor.variance, 0))
-    return with_factor(replace(result, variance=variance), array, labels, factor)
+        rest = call.bind(factor.rest)
+        variance = variance + rest
+    return with_factor(replace(result, variance=variance), array, labels, factor, rest=rest)

@@ -285,6 +285,7 @@ def _train(
         key=jax.random.key(settings.seed),
         structures=structures,
         inference=settings.inference,
+        posterior=settings.posterior,
         learn_priors=settings.learn_priors,
         restarts=settings.restarts,
         epochs=settings.epochs,

@@ -36,6 +36,8 @@ class PrunedClassifier(ClassifierMixin, PrunedEstimator):
             of least free energy; or the number of units of every hidden layer, () for none.
         activation: Activation function; see `secateur.networks.ACTIVATIONS`.
         inference: "moments", "local" or "global": how the free energy is computed.
+        posterior: "mean-field"; "unit", so that the weights of a unit have a covariance; or "auto",
+            so that the free energy after pruning chooses.
         prior_variance: Prior variance v of every weight, for standardised inputs, where it is not
             learnt.
         learn_priors: Prior variances that are learnt: "inputs", "leaves" or None for none; see
@@ -97,6 +99,7 @@ class PrunedClassifier(ClassifierMixin, PrunedEstimator):
         *,
         activation: str = "relu",
         inference: str = "moments",
+        posterior: str = "mean-field",
         prior_variance: float = 1.0,
         learn_priors: str | None = "inputs",
         class_weight: Any = None,

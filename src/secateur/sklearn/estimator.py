@@ -49,6 +49,7 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
     hidden: Any
     activation: str
     inference: str
+    posterior: str
     prior_variance: float
     learn_priors: str | None
     missing: str
@@ -200,6 +201,7 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
             structures=self._find_structures(),
             activation=self.activation,
             inference=self.inference,
+            posterior=self.posterior,
             prior=Normal(0.0, float(self.prior_variance)),
             learn_priors=self.learn_priors,
             restarts=check_count(self.restarts, "restarts"),

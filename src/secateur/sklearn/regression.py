@@ -35,6 +35,8 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
             of least free energy; or the number of units of every hidden layer, () for none.
         activation: Activation function; see `secateur.networks.ACTIVATIONS`.
         inference: "moments", "local" or "global": how the free energy is computed.
+        posterior: "mean-field"; "unit", so that the weights of a unit have a covariance; or "auto",
+            so that the free energy after pruning chooses.
         prior_variance: Prior variance of every weight, for standardised data, where it is not
             learnt.
         learn_priors: Prior variances that are learnt: "inputs", "leaves" or None for none; see
@@ -96,6 +98,7 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
         *,
         activation: str = "relu",
         inference: str = "moments",
+        posterior: str = "mean-field",
         prior_variance: float = 1.0,
         learn_priors: str | None = "inputs",
         noise_prior: tuple[float, float] | None = None,

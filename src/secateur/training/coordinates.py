@@ -67,9 +67,8 @@ def make_factor(log_deviation: Array, mixing: Array, alive: Array) -> Array:
     live = alive.reshape(units, size)
     diagonal = jnp.where(live, jnp.exp(log_deviation.reshape(units, size)), 0)
     both = live[:, :, None] & live[:, None, :] & np.tri(size, k=-1, dtype=bool)[None]
-    return (
-        jnp.where(both, mixing, 0) + diagonal[:, :, None] * np.eye(size, dtype=mixing.dtype)[None]
-    )
+    eye = np.eye(size, dtype=mixing.dtype)[None]
+    return jnp.where(both, mixing, 0) + diagonal[:, :, None] * eye
 
 
 def _flat_units(mean: Array, factor: Array) -> UnitNormal:

@@ -56,9 +56,8 @@ def _pull(mean: Array, log: Array, mixing: Any, slope: Array, log_slope: Array, 
     own = jnp.diagonal(factor, axis1=1, axis2=2)
     # exp(log) is the diagonal of L.
     diagonal = jnp.where(own > 0, log_slope.reshape(units, size) / jnp.where(own > 0, own, 1), 0)
-    by_factor = (
-        jnp.tril(mixing_slope, -1) + diagonal[:, :, None] * jnp.eye(size, dtype=log.dtype)[None]
-    )
+    eye = jnp.eye(size, dtype=log.dtype)[None]
+    by_factor = jnp.tril(mixing_slope, -1) + diagonal[:, :, None] * eye
     local = jnp.einsum("uki,ukj->uij", factor, by_factor)
     moved = jnp.einsum("uki,uk->ui", factor, slope.reshape(units, size)) / _scale(factor)
     shape_slope = jnp.diagonal(local, axis1=1, axis2=2).reshape(-1)

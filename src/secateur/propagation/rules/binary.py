@@ -48,13 +48,10 @@ def add(call: Call, x: Any, y: Any) -> Uncertain:
         return _as_share(x, sharing, *log_share_moments(sharing, x.mean, x.variance))
     x, y = _pair(call, x, y)
     sign = -1.0 if call.name == "sub" else 1.0
-    variance = x.variance + y.variance
+    variance, add_factor = add_factors(x, y, sign)
     shared = compute_covariance(x.loads, y.loads)
     if shared is not None:
         variance = jnp.maximum(variance + 2.0 * sign * shared, 0.0)
-    within_units, add_factor = add_factors(x, y, sign)
-    if within_units is not None:
-        variance = jnp.maximum(variance + 2.0 * sign * within_units, 0.0)
     _note_exactness(call, x, y, shared, "exact")
     total = replace(
         merge_static([x, y]),

@@ -123,8 +123,11 @@ def _move_factors(
         if len(known) < len(factors) or any(f.is_raw != first.is_raw for f in known):
             return results
         array = jnp.concatenate(pad_sources(*(f.array for f in known)), axis=axis)
-        whole = all(f.is_whole for f in known)
-        return [with_factor(results[0], array, labels, first, is_whole=whole)]
+        rest = None
+        if not all(f.is_whole for f in known):
+            rests = [jnp.zeros_like(f.mean) if f.rest is None else f.rest for f in known]
+            rest = jnp.concatenate(rests, axis=axis)
+        return [with_factor(results[0], array, labels, first, rest=rest)]
     if len(operands) > 1:
         return results
     shape = operands[0].shape
@@ -137,9 +140,10 @@ def _move_factors(
     if all(labels is None for labels in moved):
         return results
     arrays = over_sources(move_array, first.array)
+    rests = [None] * len(results) if first.rest is None else move_array(first.rest)
     return [
-        with_factor(r, array, labels, first)
-        for r, array, labels in zip(results, arrays, moved, strict=True)
+        with_factor(r, array, labels, first, rest=rest)
+        for r, array, labels, rest in zip(results, arrays, moved, rests, strict=True)
     ]
 
 

@@ -70,6 +70,7 @@ def bilinear(call: Call, x: Any, w: Any) -> Uncertain:
     E = x̄·w̄        Var = Var[x]·(w̄² + Var[w]) + x̄²·Var[w]
     """
     units = find_unit_product(call, x, w)
+    more = None  # variance that is not through the units
     if not isinstance(w, Uncertain):
         mean = call.bind(x.mean, w)
         variance = call.bind(x.variance, w * w) if units is None else units.variance
@@ -79,11 +80,12 @@ def bilinear(call: Call, x: Any, w: Any) -> Uncertain:
     else:
         mean = call.bind(x.mean, w.mean)
         if units is not None and units.on_left:
-            variance = call.bind(x.variance + x.mean * x.mean, w.variance) + units.variance
+            more = call.bind(x.variance + x.mean * x.mean, w.variance)
+            variance = more + units.variance
         else:
-            variance = call.bind(x.variance, w.mean * w.mean + w.variance)
+            more = call.bind(x.variance, w.mean * w.mean + w.variance)
             own = call.bind(x.mean * x.mean, w.variance) if units is None else units.variance
-            variance = variance + own
+            variance = more + own
         if x.sums_to_one is not None or w.sums_to_one is not None:
             variance = variance - _common_part(call, x, w, mean)
     contracted, entangled = _structure(call, x, w)
@@ -105,7 +107,7 @@ def bilinear(call: Call, x: Any, w: Any) -> Uncertain:
     total = replace(merged, mean=mean, variance=variance, loads=loads, entangled=entangled,
                     steady=merged.steady and len(parts) == 2,
                     neighbours=_neighbours(call, x, w))  # fmt: skip
-    return total if units is None else units.attach(total, other_is_certain=len(parts) == 1)
+    return total if units is None else units.attach(total, more)
 
 
 def _neighbours(call: Call, x: Any, w: Any) -> Neighbours | None:
