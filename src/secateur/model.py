@@ -32,6 +32,7 @@ _STATE_COLLECTIONS = {
 class StateNote(UserWarning):
     """Part of the params is state and not weights, and stays certain; give `where=` to choose."""
 
+
 POSTERIORS = ("mean-field", "unit")
 
 
