@@ -415,7 +415,7 @@ def normalised_by_the_batch(params, x):
         (vanilla_rnn, [zoo.dense(0, 2, 4), zoo.dense(2, 4, 4)], (3, 5, 2), "Supported: GRU and"),
         (attention, jnp.ones((2, 2)), (3, 5, 2), "product of two computed arrays"),
         (lambda w, x: jnp.sort(x @ w, axis=-1), jnp.ones((2, 3)), (3, 2), "sort"),
-        (normalised_by_the_batch, jnp.ones((2, 3)), (3, 2), "how many rows"),
+        (normalised_by_the_batch, jnp.ones((2, 3)), (3, 2), "depends on the number of rows"),
     ],
     ids=["vanilla", "attention", "sort", "batch"],
 )

@@ -16,19 +16,19 @@ from jax import Array, lax
 from secateur.equations import compat, primitives
 
 
-class Pair(NamedTuple):
+class ComplexPair(NamedTuple):
     """Real and imaginary part; a pytree."""
 
     real: Array
     imag: Array
 
 
-def split(value: Array) -> Pair:
+def split(value: Array) -> ComplexPair:
     """Return a complex array as a pair."""
-    return Pair(jnp.real(value), jnp.imag(value))
+    return ComplexPair(jnp.real(value), jnp.imag(value))
 
 
-def join(pair: Pair) -> Array:
+def join(pair: ComplexPair) -> Array:
     """Return a pair as a complex array."""
     return lax.complex(pair.real, pair.imag)
 
@@ -49,21 +49,21 @@ def _declare(*names: str) -> Callable[[Rule], Rule]:
     "add", "sub", "neg", "add_any", "stop_gradient",
     *primitives.FIXED_MOVES, *primitives.JOINS, *primitives.ADDITIONS, *primitives.COPIES,
 )  # fmt: skip
-def _part_by_part(eqn: Any, *operands: Pair) -> Any:
+def _part_by_part(eqn: Any, *operands: ComplexPair) -> Any:
     """Linear in all operands together."""
     real = compat.bind(eqn, *(o.real for o in operands))
     imag = compat.bind(eqn, *(o.imag for o in operands))
-    return [Pair(r, i) for r, i in zip(real, imag, strict=True)]
+    return [ComplexPair(r, i) for r, i in zip(real, imag, strict=True)]
 
 
 @_declare(*primitives.LOOKUPS, "dynamic_update_slice", "select_n")
-def _with_places(eqn: Any, *operands: Any) -> list[Pair]:
+def _with_places(eqn: Any, *operands: Any) -> list[ComplexPair]:
     """As part by part; what is not complex says where."""
     parts = [
-        compat.bind(eqn, *(getattr(o, part) if isinstance(o, Pair) else o for o in operands))
+        compat.bind(eqn, *(getattr(o, part) if isinstance(o, ComplexPair) else o for o in operands))
         for part in ("real", "imag")
     ]
-    return [Pair(r, i) for r, i in zip(*parts, strict=True)]
+    return [ComplexPair(r, i) for r, i in zip(*parts, strict=True)]
 
 
 @_declare("convert_element_type")
@@ -72,93 +72,97 @@ def _convert(eqn: Any, x: Any) -> Any:
     if dtype.kind != "c":
         return lax.convert_element_type(x.real, dtype)
     part = np.zeros(0, dtype).real.dtype
-    pair = x if isinstance(x, Pair) else Pair(x, jnp.zeros(jnp.shape(x), part))
-    return Pair(*(lax.convert_element_type(p, part) for p in pair))
+    pair = x if isinstance(x, ComplexPair) else ComplexPair(x, jnp.zeros(jnp.shape(x), part))
+    return ComplexPair(*(lax.convert_element_type(p, part) for p in pair))
 
 
 @_declare("complex")
-def _complex(eqn: Any, real: Array, imag: Array) -> Pair:
-    return Pair(real, imag)
+def _complex(eqn: Any, real: Array, imag: Array) -> ComplexPair:
+    return ComplexPair(real, imag)
 
 
 @_declare("real")
-def _real(eqn: Any, x: Pair) -> Array:
+def _real(eqn: Any, x: ComplexPair) -> Array:
     return x.real
 
 
 @_declare("imag")
-def _imag(eqn: Any, x: Pair) -> Array:
+def _imag(eqn: Any, x: ComplexPair) -> Array:
     return x.imag
 
 
 @_declare("conj")
-def _conj(eqn: Any, x: Any) -> Pair:
-    return Pair(x.real, -x.imag) if isinstance(x, Pair) else Pair(x, jnp.zeros_like(x))
+def _conj(eqn: Any, x: Any) -> ComplexPair:
+    return (
+        ComplexPair(x.real, -x.imag)
+        if isinstance(x, ComplexPair)
+        else ComplexPair(x, jnp.zeros_like(x))
+    )
 
 
-def _times(x: Pair, y: Pair) -> Pair:
-    return Pair(x.real * y.real - x.imag * y.imag, x.real * y.imag + x.imag * y.real)
+def _times(x: ComplexPair, y: ComplexPair) -> ComplexPair:
+    return ComplexPair(x.real * y.real - x.imag * y.imag, x.real * y.imag + x.imag * y.real)
 
 
 @_declare("mul")
-def _mul(eqn: Any, x: Pair, y: Pair) -> Pair:
+def _mul(eqn: Any, x: ComplexPair, y: ComplexPair) -> ComplexPair:
     return _times(x, y)
 
 
 @_declare("div")
-def _div(eqn: Any, x: Pair, y: Pair) -> Pair:
+def _div(eqn: Any, x: ComplexPair, y: ComplexPair) -> ComplexPair:
     size = y.real * y.real + y.imag * y.imag
-    top = _times(x, Pair(y.real, -y.imag))
-    return Pair(top.real / size, top.imag / size)
+    top = _times(x, ComplexPair(y.real, -y.imag))
+    return ComplexPair(top.real / size, top.imag / size)
 
 
 @_declare("square")
-def _square(eqn: Any, x: Pair) -> Pair:
-    return Pair(x.real * x.real - x.imag * x.imag, 2 * x.real * x.imag)
+def _square(eqn: Any, x: ComplexPair) -> ComplexPair:
+    return ComplexPair(x.real * x.real - x.imag * x.imag, 2 * x.real * x.imag)
 
 
 @_declare("integer_pow")
-def _power(eqn: Any, x: Pair) -> Pair:
+def _power(eqn: Any, x: ComplexPair) -> ComplexPair:
     power = eqn.params["y"]
-    result = x if power else Pair(jnp.ones_like(x.real), jnp.zeros_like(x.real))
+    result = x if power else ComplexPair(jnp.ones_like(x.real), jnp.zeros_like(x.real))
     for _ in range(abs(power) - 1):
         result = _times(result, x)
-    one = Pair(jnp.ones_like(x.real), jnp.zeros_like(x.real))
+    one = ComplexPair(jnp.ones_like(x.real), jnp.zeros_like(x.real))
     return _div(eqn, one, result) if power < 0 else result
 
 
 @_declare("abs")
-def _abs(eqn: Any, x: Pair) -> Array:
+def _abs(eqn: Any, x: ComplexPair) -> Array:
     return jnp.sqrt(x.real * x.real + x.imag * x.imag)
 
 
 @_declare("exp")
-def _exp(eqn: Any, x: Pair) -> Pair:
+def _exp(eqn: Any, x: ComplexPair) -> ComplexPair:
     size = jnp.exp(x.real)
-    return Pair(size * jnp.cos(x.imag), size * jnp.sin(x.imag))
+    return ComplexPair(size * jnp.cos(x.imag), size * jnp.sin(x.imag))
 
 
 @_declare("dot_general")
-def _dot(eqn: Any, x: Pair, y: Pair) -> Pair:
+def _dot(eqn: Any, x: ComplexPair, y: ComplexPair) -> ComplexPair:
     real = {**eqn.params, "preferred_element_type": None}
 
     def product(a: Array, b: Array) -> Array:
         return compat.bind(eqn.replace(params=real), a, b)[0]
 
-    return Pair(
+    return ComplexPair(
         product(x.real, y.real) - product(x.imag, y.imag),
         product(x.real, y.imag) + product(x.imag, y.real),
     )
 
 
 @_declare("eq", "ne")
-def _compare(eqn: Any, x: Pair, y: Pair) -> Array:
+def _compare(eqn: Any, x: ComplexPair, y: ComplexPair) -> Array:
     same = (x.real == y.real) & (x.imag == y.imag)
     return same if eqn.primitive.name == "eq" else ~same
 
 
 @_declare("is_finite")
-def _is_finite(eqn: Any, x: Pair) -> Array:
+def _is_finite(eqn: Any, x: ComplexPair) -> Array:
     return jnp.isfinite(x.real) & jnp.isfinite(x.imag)
 
 
@@ -176,7 +180,7 @@ def _along_last(x: Array, matrix: np.ndarray) -> Array:
     return lax.dot_general(x, jnp.asarray(matrix), numbers, precision=lax.Precision.HIGHEST)
 
 
-def _transform(x: Pair, axis: int, sign: float) -> Pair:
+def _transform(x: ComplexPair, axis: int, sign: float) -> ComplexPair:
     """Σ_t x_t e^{sign·2πi k t/n} along an axis."""
     n = x.real.shape[axis]
     cos, sin = _turns(n, n, n, x.real.dtype)
@@ -186,7 +190,7 @@ def _transform(x: Pair, axis: int, sign: float) -> Pair:
         sign * _along_last(real, sin) + _along_last(imag, cos),
     )
     scale = 1.0 if sign < 0 else 1.0 / n
-    return Pair(*(scale * jnp.moveaxis(part, -1, axis) for part in result))
+    return ComplexPair(*(scale * jnp.moveaxis(part, -1, axis) for part in result))
 
 
 @_declare("fft")
@@ -195,7 +199,7 @@ def _fft(eqn: Any, x: Any) -> Any:
     axes = list(range(-len(lengths), 0))
     if kind == 2:  # real to complex
         cos, sin = _turns(lengths[-1], lengths[-1] // 2 + 1, lengths[-1], x.dtype)
-        x = Pair(_along_last(x, cos), -_along_last(x, sin))
+        x = ComplexPair(_along_last(x, cos), -_along_last(x, sin))
         axes = axes[:-1]
     if kind in (0, 2):
         for axis in axes:

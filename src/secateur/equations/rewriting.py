@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 
 from secateur.equations import compat
-from secateur.equations.complex_pairs import PAIR_RULES, Pair, join, split
+from secateur.equations.complex_pairs import PAIR_RULES, ComplexPair, join, split
 from secateur.equations.control_flow import Scan, WhileLoop, branches, recomputed_part
 from secateur.equations.primitives import CONTROL_FLOW
 from secateur.equations.tracing import Trace, all_equations, call_name, wrapped_jaxpr
@@ -67,7 +67,7 @@ def rewrite(trace: Trace, tracked: Sequence[bool]) -> tuple[Trace, Counter]:
     def run(*arrays: Array) -> list:
         counts.clear()
         results = _Rewriting(counts).run(trace.jaxpr, trace.consts, arrays, tracked)[0]
-        return [join(r) if isinstance(r, Pair) else r for r in results]
+        return [join(r) if isinstance(r, ComplexPair) else r for r in results]
 
     jaxpr, consts = compat.trace(run, *inputs)
     return Trace(jaxpr, consts, trace.result_structure), counts
@@ -126,7 +126,7 @@ class _Rewriting:
             if rule is not None:
                 results = rule(eqn, *operands)
                 return results if isinstance(results, list) else [results]
-            operands = [join(o) if isinstance(o, Pair) else o for o in operands]
+            operands = [join(o) if isinstance(o, ComplexPair) else o for o in operands]
         return [_settled(r, r.dtype) for r in _bind(eqn, operands, halves)]
 
     def call(self, eqn: Any, inner: Any, operands: list[Any], marks: list[bool]) -> list[Any]:
@@ -181,7 +181,7 @@ class _Rewriting:
 
 def _settled(value: Any, dtype: Any) -> Any:
     """A value in the kind of number that tracked values of its dtype have."""
-    if isinstance(value, Pair):
+    if isinstance(value, ComplexPair):
         return value
     if _is_complex(dtype):
         return split(jnp.asarray(value))

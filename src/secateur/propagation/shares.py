@@ -74,7 +74,7 @@ class ShareSearch:
             for user in self.users.get(slot, ()):
                 if user.name == "sub" and user.inputs[0] is origin and user.inputs[1] is slot:
                     differences.append((user, slot in stopped))
-                elif user.name in _CARRIERS:
+                elif user.name in primitives.SHIFT_CARRIERS:
                     out = user.outputs[0]
                     if user.name == "stop_gradient" or slot in stopped:
                         stopped.add(out)
@@ -198,8 +198,6 @@ class ShareSearch:
 
 
 _HARMLESS = ("stop_gradient", "abs")
-# What a shift may go through before it is subtracted; is_finite and select_n guard against −∞.
-_CARRIERS = primitives.SPREADS | {"stop_gradient", "max", "is_finite", "select_n", "gather"}
 
 
 def share_argument(
