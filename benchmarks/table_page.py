@@ -250,7 +250,9 @@ def _check_named_goals(figures: Figures) -> list[Criterion]:
 # --- The page -------------------------------------------------------------------------------------
 
 
-def make_page(figures: Figures, versions: dict[str, str], picture: str | None) -> str:
+def make_page(
+    figures: Figures, versions: dict[str, str], picture: str | None, note: str = ""
+) -> str:
     """Return the page in Markdown."""
     numbers, classes = (
         [t for t in figures.tables if t.table.task == task]
@@ -274,6 +276,7 @@ def make_page(figures: Figures, versions: dict[str, str], picture: str | None) -
         f"{MAX_ROWS} are drawn.",
         "",
         *_list_unmeasured(figures),
+        *([note, ""] if note else []),
         *([f"![Log-likelihood and coverage]({picture})", ""] if picture else []),
         "## What was to be shown",
         "",
@@ -434,6 +437,7 @@ def write_page(
     label: str,
     page: Path | None,
     picture: Path | None,
+    note: str = "",
 ) -> None:
     """Write page and picture of one version of ours, and print what is met.
 
@@ -443,6 +447,7 @@ def write_page(
         label: Version of ours; where it has no results, the last one that has.
         page: File of the page, or None.
         picture: File of the picture, or None.
+        note: Paragraph to put on the page.
     """
     ours = [r for r in results if r["contestant"] in ("unpruned", "pruned")]
     peers = [r for r in results if r["contestant"] not in ("unpruned", "pruned")]
@@ -460,4 +465,4 @@ def write_page(
         draw_picture(figures, picture)
     if page is not None:
         place = None if picture is None else picture.name
-        page.write_text(make_page(figures, versions, place), encoding="utf-8")
+        page.write_text(make_page(figures, versions, place, note), encoding="utf-8")

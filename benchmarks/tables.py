@@ -432,6 +432,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30.0, help="maximum duration of a job")
     parser.add_argument("--version", help="label of ours; by default a hash of the source")
     parser.add_argument("--summary", type=Path, help="page to write (Markdown)")
+    parser.add_argument("--note", default="", help="paragraph to put on the page")
     parser.add_argument("--plot", type=Path, help="picture to write")
     parser.add_argument("--no-run", action="store_true", help="only the page and the picture")
     options = parser.parse_args()
@@ -452,7 +453,7 @@ def main() -> None:
         from table_page import write_page
 
         results = read_results(options.results)
-        write_page(results, tables, label, options.summary, options.plot)
+        write_page(results, tables, label, options.summary, options.plot, options.note)
 
 
 if __name__ == "__main__":

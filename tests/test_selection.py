@@ -1,12 +1,22 @@
 """Structures of dense networks, chosen by the free energy after pruning."""
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
 
 import secateur as sc
 from secateur.caveats import find_caveats
-from secateur.selection import Structure, _make_start, select_structure
+from secateur.selection import (
+    STRUCTURES,
+    Candidate,
+    Structure,
+    _divide_structures,
+    _is_linear,
+    _make_start,
+    select_structure,
+)
 from secateur.training.recipe import RECIPES
 
 CONSTANT, LINEAR = Structure((), False), Structure((), True)
@@ -85,6 +95,27 @@ def test_structures_start_as_parts_of_the_whole():
     assert alive["linear"].all()
     spread = np.std(start["layers"][1]["weights"].mean[:3])
     assert 0.2 < spread < 2.5  # about √(2/3), not √(2/8)
+
+
+def test_wide_structures_wait_for_narrow_ones():
+    narrow, wide = _divide_structures(STRUCTURES)
+    assert [s.hidden for s in narrow] == [(), (), (3,), (10,)]
+    assert [s.hidden for s in wide] == [(50,), (50,)]
+    assert _divide_structures([LINEAR, Structure((50,), False)]) == [[LINEAR, ((50,), False)]]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "units", "linear", "is_linear"),
+    [((), 0, None, False), ((), 1, None, True), ((3,), 0, 1, True), ((3,), 1, 1, False),
+     ((3,), 0, 0, False), ((3,), 0, None, False)],
+)  # fmt: skip
+def test_a_linear_model_is_recognised(hidden, units, linear, is_linear):
+    """Whatever structure it has come from; a constant is not one."""
+    beliefs = {"layers": [{"weights": sc.Normal(np.ones((2, 3)), np.full((2, 3), units))}]}
+    if linear is not None:
+        beliefs["linear"] = sc.Normal(np.ones((2, 1)), np.full((2, 1), linear))
+    pruned = SimpleNamespace(beliefs=beliefs)
+    assert _is_linear(Candidate(Structure(hidden, True), pruned, pruned)) == is_linear
 
 
 def test_structures_of_different_depths_are_refused():

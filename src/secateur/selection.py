@@ -2,8 +2,8 @@
 
 All structures of a stage are one network in which some weights do not exist from the start, so that
 one compiled program trains them side by side. What they are compared by is the free energy after
-pruning. Wide structures are a stage of their own, which is trained where a few units lower the free
-energy.
+pruning. Wide structures are a stage of their own, which is left out where a linear model has a
+lower free energy than a few units.
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ def select_structure(
         likelihood: How targets scatter around the function.
         key: A JAX random key.
         structures: Structures to compare. If there are some with at most ten units in a layer and
-            others that are wider, the narrow ones come first, and the wide ones are trained only if
-            the best of them keeps hidden units.
+            others that are wider, the narrow ones come first, and the wide ones are trained unless
+            the best of them is linear.
         activation: Activation of hidden units; see `secateur.networks.ACTIVATIONS`.
         inference: See `BayesianModel`.
         posterior: "mean-field" or "unit"; see `BayesianModel`. "auto" trains and prunes the
@@ -245,7 +245,7 @@ def select_structure(
 
     candidates: list[Candidate] = []
     for number, stage in enumerate(_divide_structures(structures)):
-        if not number or _has_units(find_best()):
+        if not number or not _is_linear(find_best()):
             candidates += train_stage(number, stage)
     return Selection(tuple(candidates), find_best())
 
@@ -263,10 +263,17 @@ def _divide_structures(structures: Sequence[Structure]) -> list[list[Structure]]
     return [stage for stage in stages if stage] if is_judged else [list(structures)]
 
 
-def _has_units(candidate: Candidate) -> bool:
-    """Whether a candidate has a hidden unit that reads an input."""
-    first = candidate.pruned.beliefs["layers"][0]["weights"]
-    return bool(candidate.structure.hidden) and bool(np.any(np.asarray(first.variance) > 0))
+def _is_linear(candidate: Candidate) -> bool:
+    """Whether a candidate has come down to a linear model that reads an input."""
+    beliefs = candidate.pruned.beliefs
+
+    def is_alive(weights: Normal) -> bool:
+        return bool(np.any(np.asarray(weights.variance) > 0))
+
+    first = is_alive(beliefs["layers"][0]["weights"])
+    if not candidate.structure.hidden:
+        return first
+    return not first and "linear" in beliefs and is_alive(beliefs["linear"])
 
 
 def _select_posterior(
