@@ -41,7 +41,8 @@ def main():
             if imported % options.run == 0:
                 shapes = {v.name: [2 if not isinstance(n, int) else n for n in v.shape or ()]
                           for v in f.inputs}  # fmt: skip
-                f(params, {v.name: np.zeros(shapes[v.name], v.dtype) for v in f.inputs})
+                zeros = {v.name: np.zeros(shapes[v.name], v.dtype) for v in f.inputs}
+                jax.jit(f)(params, zeros)
                 counts["evaluated"] += 1
         except OnnxError:
             counts["refused"] += 1
