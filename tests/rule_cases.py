@@ -126,6 +126,8 @@ row("div", beliefs=(X,))(lambda x: x / CERTAIN)
 row("div", beliefs=(X, POSITIVE), tolerance=0.03)(lambda x, y: x / y)
 row("div", "exp", "reduce_max", beliefs=(X,), tolerance=0.1)(jax.nn.softmax)
 
+row("sub", "reduce_sum", beliefs=(X,))(lambda x: x - x.mean(axis=1, keepdims=True))
+
 # Maxima -------------------------------------------------------------------------------------------
 row("max", beliefs=(X, Y))(jnp.maximum)
 row("min", beliefs=(X, Y))(jnp.minimum)

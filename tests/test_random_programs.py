@@ -1,7 +1,7 @@
 """A property: whatever a program is made of, its moments are near those of Monte Carlo.
 
-Programs run without compiling: JAX compiles each operation once, for all of them. A seeded few run
-here; SECATEUR_RANDOM_PROGRAMS=500 runs as many, and says how far they are off.
+Programs run without compiling: JAX compiles each operation once, for all of them. They take minutes,
+so that they run with SECATEUR_RANDOM_PROGRAMS=500 (or fewer) only, and say how many are far off.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 import secateur as sc
 from random_programs import ROWS, WIDTH, random_program
 
-PROGRAMS = int(os.environ.get("SECATEUR_RANDOM_PROGRAMS", "24"))
+PROGRAMS = int(os.environ.get("SECATEUR_RANDOM_PROGRAMS", "0"))
 SAMPLES, DRAWS = 2_000, 500
 SD = 0.15
 X = jnp.asarray(np.random.default_rng(0).normal(size=(ROWS, WIDTH)))
@@ -37,6 +37,7 @@ def distance(mean, sd, sample):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not PROGRAMS, reason="runs with SECATEUR_RANDOM_PROGRAMS=500")
 def test_random_programs_agree_with_monte_carlo():
     """Oracle: Monte Carlo over jointly drawn weights.
 

@@ -19,15 +19,14 @@ from whole_models import WHOLE
 pytestmark = pytest.mark.slow
 
 EVERYTHING = bool(os.environ.get("SECATEUR_WHOLE_ZOO"))
-# Of each new kind of operation, the cheapest to compile.
+# Of several kinds of operation, the cheapest to compile.
 CHECKED = (
     "shift register with a window of weights",
+    "echo state with a while loop",
     "GAT",
     "DeepSets",
-    "STFT front end with a learned window",
-    "MLP with normalisation in float16",
-    "physics-informed network",
-    "mixture of experts with top-k",
+    "PointNet with max pooling",
+    "sorted pooling",
 )
 # Where the moments are further than that from Monte Carlo, and coverage says which operation.
 APPROXIMATE = {"GCN": "reduce_sum", "message passing with maxima": "reduce_sum"}

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from secateur import quadrature
-from secateur.equations import Atom, Equation, Program, Slot, compat, primitives
+from secateur.equations import Atom, Equation, Program, Slot, compat, primitives, uniform_value
 
 # What stands for −∞ in a mask: its exponential is 0 in every precision.
 _MASKED = -1e30
@@ -119,6 +119,21 @@ class ShareSearch:
         producer = self.producers.get(sharing.exponentials)
         is_log = producer is not None and producer.name == "exp"
         return sharing if is_log and producer.inputs[0] is equation.inputs[0] else None
+
+    def centring(self, equation: Equation) -> float | None:
+        """Return c where an equation is x − c·Σx, with the sum along axes of x; or None."""
+        factor, through = 1.0, primitives.SPREADS | {primitives.CONVERSION}
+        for producer in self._ancestry(equation.inputs[1]):
+            if producer.name == "reduce_sum":
+                return factor if producer.inputs[0] is equation.inputs[0] else None
+            if producer.name in ("div", "mul"):
+                number = uniform_value(producer.inputs[1])
+                if not number:
+                    return None
+                factor = factor / number if producer.name == "div" else factor * number
+            elif producer.name not in through:
+                return None
+        return None
 
     def _sharing(self, atom: Atom) -> Sharing | None:
         lookup = self._origin(atom, (), "gather")

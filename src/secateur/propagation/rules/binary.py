@@ -50,6 +50,9 @@ def add(call: Call, x: Any, y: Any) -> Uncertain:
     sign = -1.0 if call.name == "sub" else 1.0
     variance, add_factor = add_factors(x, y, sign)
     shared = compute_covariance(x.loads, y.loads)
+    factor = call.walk.shares.centring(call.equation) if call.name == "sub" else None
+    if factor is not None:
+        shared = factor * x.variance  # Cov(x_i, c Σ_j x_j) of independent elements
     if shared is not None:
         variance = jnp.maximum(variance + 2.0 * sign * shared, 0.0)
     _note_exactness(call, x, y, shared, "exact")

@@ -45,7 +45,7 @@ def floor_moments(mean: Array, variance: Array) -> tuple[Array, Array, Array]:
 
 
 @declare("steps", *primitives.STEPS)
-def move_by_steps(call: Call, x: Uncertain) -> Uncertain:
+def step_function(call: Call, x: Uncertain) -> Uncertain:
     """⌈x⌉ = −⌊−x⌋, and x is rounded by ⌊x + ½⌋."""
     call.note("exact", "its derivative is that of the expectation (a straight line if wide)")
     sign = -1.0 if call.name == "ceil" else 1.0
