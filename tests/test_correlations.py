@@ -123,3 +123,14 @@ def test_our_own_draws_are_those_of_numpy(beliefs):
     q = beliefs["layers"][1]["weights"]
     error = np.abs(np.asarray(drawn).var(0) / np.asarray(q.variance) - 1)
     assert error.max() < 5 * np.sqrt(2 / 20_000)
+
+
+def test_complexity_under_a_prior_with_covariance():
+    """Oracle: KL of multivariate Normals; so it is after an update."""
+    rng = np.random.default_rng(0)
+    roots = [np.tril(rng.normal(size=(3, 3))) + 2 * np.eye(3) for _ in range(2)]
+    means = [jnp.asarray(rng.normal(size=3)) for _ in range(2)]
+    pairs = list(zip(means, roots, strict=True))
+    q, p = (sc.UnitNormal.of(mean, jnp.asarray(root), group="unit") for mean, root in pairs)
+    exact, reference = (sc.MultivariateNormal(mean, root @ root.T) for mean, root in pairs)
+    np.testing.assert_allclose(sc.complexity(q, p), exact.kl(reference), rtol=1e-6)

@@ -284,7 +284,7 @@ def complexity(beliefs: PyTree, priors: PyTree) -> Array:
         q = Normal(leaf.mean, jnp.where(alive, leaf.variance, 1))
         divergence = jnp.where(alive, _divergence(q, prior), 0)
         total = total + jnp.sum(divergence, dtype=jnp.promote_types(divergence.dtype, jnp.float32))
-    return total + shared_information(leaves)
+    return total + shared_information(leaves, align_tree(priors, treedef, "priors"))
 
 
 def _divergence(q: Normal, prior: Any) -> Array:

@@ -57,23 +57,42 @@ def split_leaves(leaves: list[UnitNormal], array: Any) -> list[Any]:
     return pieces
 
 
-def shared_information(leaves: list[Any]) -> Array:
-    """Return what the weights of units tell of each other, in nats; only live ones count.
+def shared_information(leaves: list[Any], priors: list[Any]) -> Array:
+    """Return what KL[q ‖ p] has more than the sum over single weights, in nats; only live ones.
 
-        Σ_units ½ (Σ_i ln Σ_ii − ln |Σ|)        what KL[q ‖ p] has more than Σ_i KL[q_i ‖ p_i]
+        Σ_units ½ (Σ_i ln Σ_ii − ln |Σ|)        and, where the prior has covariance, its own part
 
     Args:
         leaves: All leaves of some beliefs.
+        priors: Their priors.
     """
     total = jnp.zeros((), jnp.float32)
     for members in find_groups(leaves):
-        _, factor = join_leaves([leaves[i] for i in members])
-        covariance = factor @ jnp.swapaxes(factor, 1, 2)
-        root, certain = cholesky_of_live(covariance)
-        variance = jnp.where(certain, 1, jnp.diagonal(covariance, axis1=1, axis2=2))
-        diagonal = jnp.where(certain, 1, jnp.diagonal(root, axis1=1, axis2=2))
+        mean, factor = join_leaves([leaves[i] for i in members])
+        root, certain = _root_of_live(factor)
+        variance = jnp.where(certain, 1, jnp.sum(jnp.square(factor), axis=2))
+        diagonal = jnp.diagonal(root, axis1=1, axis2=2)
         total = total + jnp.sum(0.5 * jnp.log(variance) - jnp.log(diagonal))
+        if not isinstance(priors[members[0]], UnitNormal):
+            continue
+        centre, rows = join_leaves([priors[i] for i in members])
+        rows = jnp.where(certain[:, :, None], 0, rows)
+        prior_root, _ = _root_of_live(rows)
+        offset = jnp.where(certain, 0, mean - centre)[:, :, None]
+        both = jnp.concatenate([factor, offset], axis=2)
+        whitened = jax.scipy.linalg.solve_triangular(prior_root, both, lower=True)
+        prior_variance = jnp.where(certain, 1, jnp.sum(jnp.square(rows), axis=2))
+        alone = jnp.sum(jnp.square(both), axis=2) / prior_variance
+        own = jnp.log(jnp.diagonal(prior_root, axis1=1, axis2=2)) - 0.5 * jnp.log(prior_variance)
+        total = total + 0.5 * (jnp.sum(jnp.square(whitened)) - jnp.sum(alone)) + jnp.sum(own)
     return total
+
+
+def _root_of_live(factor: Array) -> tuple[Array, Array]:
+    """Cholesky factor of each unit's covariance, 1 where a weight is certain, and where that is."""
+    root, certain = cholesky_of_live(factor @ jnp.swapaxes(factor, 1, 2))
+    eye = jnp.eye(factor.shape[1], dtype=root.dtype)[None]
+    return jnp.where(certain[:, :, None] | certain[:, None, :], eye, root), certain
 
 
 def condition_units(leaves: list[Any], keep: list[Any], cut: list[Any]) -> list[Any]:

@@ -119,7 +119,7 @@ def round_model(
     for number, mean in means.items():
         q = leaves[number]
         values = jnp.asarray(mean.reshape(q.mean.shape), q.mean.dtype)
-        rounded_leaves[number] = Normal(values, q.variance)
+        rounded_leaves[number] = replace(q, mean=values)
     return replace(trained, beliefs=structure.unflatten(rounded_leaves))
 
 

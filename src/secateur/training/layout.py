@@ -35,7 +35,7 @@ from secateur.training.coordinates import (
 _LARGE = 16_384
 
 
-class UnitLayout(NamedTuple):
+class UnitPlace(NamedTuple):
     """How the weights of a leaf stand in a vector of units: unit by unit, in one piece of each.
 
     Attributes:
@@ -58,7 +58,7 @@ class Place(NamedTuple):
     start: int
     shape: tuple[int, ...]
     dtype: Any
-    unit: UnitLayout | None = None
+    unit: UnitPlace | None = None
 
     @property
     def size(self) -> int:
@@ -278,7 +278,7 @@ def lay_out(
 def _place_units(leaf: UnitNormal, vector: int, lengths: list[int], size: int) -> Place:
     """Return the place of a leaf in the vector of its group."""
     shape, count = np.shape(leaf.mean), math.prod(leaf.unit_shape)
-    unit = UnitLayout(leaf.group, leaf.unit_axes, count, size)
+    unit = UnitPlace(leaf.group, leaf.unit_axes, count, size)
     return Place(vector, lengths[vector] // count, shape, jnp.result_type(leaf.mean), unit)
 
 
