@@ -113,7 +113,8 @@ _TABLE = {
         all_to_all_done all_gather_start all_gather_done all_gather_reduced_start
         reduce_scatter_start reduce_scatter_done pbroadcast_start pbroadcast_done
         unreduced_psum_start unreduced_reduce_scatter_start""",
-    Kind.OUTSIDE: """dce_sink stage pure_callback io_callback debug_callback debug_print ffi_call after_all
+    Kind.OUTSIDE: """dce_sink stage
+        pure_callback io_callback debug_callback debug_print ffi_call after_all
         custom_partitioning inspect_sharding new_ref get swap addupdate freeze run_state""",
 }  # fmt: skip
 KINDS: dict[str, Kind] = {name: kind for kind, names in _TABLE.items() for name in names.split()}
