@@ -133,11 +133,6 @@ def test_fourier_transforms_are_the_functions_themselves_and_linear():
     assert jacobian.shape == (5, 6, 6)
 
 
-def test_local_carries_a_fourier_transform():
-    rows = sc.coverage(transforms, {"a": W[0], "b": W[1]}, X, how="local")
-    assert not [row for row in rows if row.rule == "sampled here"]
-
-
 # --- loops ----------------------------------------------------------------------------------------
 
 

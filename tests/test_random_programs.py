@@ -1,7 +1,7 @@
 """A property: whatever a program is made of, its moments are near those of Monte Carlo.
 
-Programs run without compiling: JAX compiles each operation once, for all of them. They take minutes,
-so that they run with SECATEUR_RANDOM_PROGRAMS=500 (or fewer) only, and say how many are far off.
+Programs run without compiling: JAX compiles each operation once, for all of them. That still takes
+minutes, so that they run with SECATEUR_RANDOM_PROGRAMS=500 (or fewer) only.
 """
 
 from __future__ import annotations

@@ -99,15 +99,22 @@ _TABLE = {
         cholesky cholesky_update eig eigh lu lu_pivots_to_permutation qr geqrf geqp3
         householder_product ormqr schur svd hessenberg triangular_solve tridiagonal
         tridiagonal_solve symmetric_product custom_linear_solve bitcast_convert_type
-        linear_call custom_lin""",
+        linear_call custom_lin to_edtype from_edtype tie""",
     Kind.COMPLEX: "fft complex real imag conj",
     Kind.GENERATOR: "iota empty empty2 create_token axis_index platform_index",
     Kind.RANDOM: """rng_bit_generator rng_uniform random_bits random_seed random_split
         random_fold_in random_wrap random_unwrap random_clone random_gamma threefry2x32
         iota_2x32_shape""",
     Kind.DEVICES: """psum pmax pmin ppermute all_to_all all_gather reduce_scatter pbroadcast
-        psum_invariant all_gather_invariant ragged_all_to_all shard_map""",
-    Kind.OUTSIDE: """pure_callback io_callback debug_callback debug_print ffi_call after_all
+        psum_invariant all_gather_invariant ragged_all_to_all shard_map psend precv preduced
+        all_gather_reduced unreduced_psum unreduced_pmax unreduced_pmin unreduced_reduce_scatter
+        pbroadcast_dynamic vary_unreduced_cast vary_unreduced_cast_p
+        psum_start psum_done psum_invariant_start ppermute_start ppermute_done all_to_all_start
+        all_to_all_done all_gather_start all_gather_done all_gather_reduced_start
+        reduce_scatter_start reduce_scatter_done pbroadcast_start pbroadcast_done
+        unreduced_psum_start unreduced_reduce_scatter_start""",
+    Kind.OUTSIDE: """dce_sink stage
+        pure_callback io_callback debug_callback debug_print ffi_call after_all
         custom_partitioning inspect_sharding new_ref get swap addupdate freeze run_state""",
 }  # fmt: skip
 KINDS: dict[str, Kind] = {name: kind for kind, names in _TABLE.items() for name in names.split()}
