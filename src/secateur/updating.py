@@ -121,13 +121,13 @@ def update(
 def _make_priors(beliefs: Any, first_priors: Any, trust: float) -> Any:
     """Return the current posterior as a prior; pruned weights keep their original prior."""
     leaves, _, treedef = flatten_beliefs(beliefs)
-    pairs = zip(leaves, align_tree(first_priors, treedef, "priors"), strict=True)
+    aligned = align_tree(first_priors, treedef, "priors")
+    pairs = zip(leaves, aligned, strict=True)
     uncertain = [(q, p) for q, p in pairs if is_belief(q)]
     mixed = iter(_mix_priors([q for q, _ in uncertain], [p for _, p in uncertain], trust))
     new = [next(mixed) if is_belief(leaf) else None for leaf in leaves]
-    pairs = align_tree(first_priors, treedef, "priors")
     for members in find_groups(leaves):
-        own = _mix_unit_priors([leaves[i] for i in members], [pairs[i] for i in members], trust)
+        own = _mix_unit_priors([leaves[i] for i in members], [aligned[i] for i in members], trust)
         for i, prior in zip(members, own, strict=True):
             new[i] = prior
     return treedef.unflatten(new)

@@ -41,13 +41,13 @@ class UnitPlace(NamedTuple):
     Attributes:
         group: Name of the leaves that are in this vector.
         axes: Axes of the leaf that count units.
-        count: Number of units.
+        units: Number of units.
         size: Number of weights of a unit, of all leaves together.
     """
 
     group: str
     axes: tuple[int, ...]
-    count: int
+    units: int
     size: int
 
 
@@ -74,8 +74,8 @@ class Place(NamedTuple):
         if self.unit is None:
             return whole[self.start : self.start + self.size].reshape(self.shape)
         extra = whole.shape[1:]
-        rows = whole.reshape(self.unit.count, self.unit.size, *extra)
-        own = rows[:, self.start : self.start + self.size // self.unit.count]
+        rows = whole.reshape(self.unit.units, self.unit.size, *extra)
+        own = rows[:, self.start : self.start + self.size // self.unit.units]
         units = tuple(self.shape[a] for a in self.unit.axes)
         return from_units(own.reshape(*units, -1, *extra), self.shape, self.unit.axes)
 
@@ -85,8 +85,8 @@ class Place(NamedTuple):
         if self.unit is None:
             whole[self.start : self.start + self.size] = value.ravel()
             return
-        rows = to_units(value, self.unit.axes).reshape(self.unit.count, -1)
-        into = whole.reshape(self.unit.count, self.unit.size)
+        rows = to_units(value, self.unit.axes).reshape(self.unit.units, -1)
+        into = whole.reshape(self.unit.units, self.unit.size)
         into[:, self.start : self.start + rows.shape[1]] = rows
 
 
@@ -155,7 +155,7 @@ class Layout(NamedTuple):
             if place.unit is None:
                 parts[place.vector].append(xp.ravel(value))
             else:
-                rows = to_units(value, place.unit.axes).reshape(place.unit.count, -1)
+                rows = to_units(value, place.unit.axes).reshape(place.unit.units, -1)
                 parts[place.vector].append(rows)
         for number, (part, size) in enumerate(zip(parts, self.sizes, strict=True)):
             if part[0].ndim > 1:  # units, each with its weights of all leaves
@@ -270,8 +270,8 @@ def lay_out(
     certain = [jnp.asarray(x) for x, y in zip(leaves, slots, strict=True) if y is _CERTAIN]
     flat = list(map(Normal, means, variances))
     for group, vector in vector_of.items():
-        own = [q for q in uncertain if isinstance(q, UnitNormal) and q.group == group]
-        flat[vector] = UnitNormal.of(means[vector], _join_factors(own, dtype))
+        members = [q for q in uncertain if isinstance(q, UnitNormal) and q.group == group]
+        flat[vector] = UnitNormal.of(means[vector], _join_factors(members, dtype))
     return layout, tuple(flat), certain
 
 

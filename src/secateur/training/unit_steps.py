@@ -40,7 +40,7 @@ def push_update(
         alive: Which weights are alive.
     """
     columns = zip(*weights, *update, alive, strict=True)
-    return _join([_push(*column, rate) for column in columns])
+    return _join([_push(*column, rate=rate) for column in columns])
 
 
 def _join(columns: list[Any]) -> Coordinates:
@@ -65,7 +65,7 @@ def _pull(mean: Array, log: Array, mixing: Any, slope: Array, log_slope: Array, 
 
 
 def _push(mean: Array, log: Array, mixing: Any, step: Array, log_step: Array, mixing_step: Any,
-          alive: Array, rate: Any) -> Any:  # fmt: skip
+          alive: Array, *, rate: Any) -> Any:  # fmt: skip
     if mixing is None:
         return mean + rate * step, log + rate * log_step, None
     factor = make_factor(log, mixing, alive)

@@ -140,10 +140,10 @@ def _move_factors(
     if all(labels is None for labels in moved):
         return results
     arrays = over_sources(move_array, first.array)
-    rests = [None] * len(results) if first.rest is None else move_array(first.rest)
+    moved_rests: list[Any] = [None] * len(results) if first.rest is None else move_array(first.rest)
     return [
         with_factor(r, array, labels, first, rest=rest)
-        for r, array, labels, rest in zip(results, arrays, moved, rests, strict=True)
+        for r, array, labels, rest in zip(results, arrays, moved, moved_rests, strict=True)
     ]
 
 
