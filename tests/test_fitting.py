@@ -619,7 +619,7 @@ def test_bad_types_and_options_are_refused():
     labels = sc.BayesianModel(net, params(outputs=2), likelihood=sc.CategoricalLikelihood())
     with pytest.raises(ValueError, match="labels range from 0 to 2"):
         fit(labels, (X, np.arange(60) % 3))
-    with pytest.raises(TypeError, match="returns"):
+    with pytest.raises(ValueError, match="returns 2 arrays"):
         fit(sc.BayesianModel(lambda p, x: (net(p, x), x), params()), (X, Y))
 
 

@@ -181,7 +181,7 @@ def test_our_own_recipe_has_a_record_of_its_own(monkeypatch, tmp_path):
     options = SweepOptions("default")
     path, settings = boston_sweeps.obtain_sweeps(tmp_path, options, progress=False)
     assert path == tmp_path / "sweeps-default.json"
-    assert settings["recipe"] == asdict(recipe)
+    assert settings["recipe"] == json.loads(json.dumps(asdict(recipe)))
 
 
 def test_another_training_is_not_taken_for_the_one_asked_for(drawn):

@@ -149,29 +149,6 @@ def test_the_recipe_is_chosen_on_the_first_splits_and_the_best_restart_by_free_e
     assert [r["averaged"] for r in records[2:]] == [[4, 3, 2], [1, 0, 1], [2, 3, 4]]
 
 
-def test_restarts_are_averaged_as_a_mixture():
-    """Oracle: a mixture of two Normals by hand."""
-    first, second = members = stats.norm(0.0, 1.0), stats.norm(3.0, 0.5)
-    y = np.array([[0.1], [2.9], [-1.9], [40.0]])
-
-    def make_model(q):
-        prediction = SimpleNamespace(
-            mean=np.full_like(y, q.mean()), cdf=q.cdf, log_density=lambda y: q.logpdf(y[:, 0])
-        )
-        return SimpleNamespace(predict=lambda x: prediction)
-
-    measures = uci_splits.judge_models([make_model(q) for q in members], np.zeros((4, 1)), y)
-    density = sum(0.5 * q.pdf(y[:, 0]) for q in members)
-    below = sum(0.5 * q.cdf(y[:, 0]) for q in members)
-    with np.errstate(divide="ignore"):
-        expected = np.log(density)
-    expected[3] = first.logpdf(40.0) - np.log(2)
-    assert second.logpdf(40.0) < expected[3] - 100
-    assert measures["rmse"] == pytest.approx(np.sqrt(np.mean((y - 1.5) ** 2)))
-    assert measures["log_likelihood"] == pytest.approx(np.mean(expected))
-    assert measures["coverage"] == np.mean((below > 0.025) & (below < 0.975))
-
-
 def test_table_and_csv_hold_means_and_errors_over_splits(results):
     out, table, record, _ = results
     assert (out / "uci.md").read_text() == table

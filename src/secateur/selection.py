@@ -196,10 +196,11 @@ def select_structure(
         return _select_posterior(**locals())
     _join_structures(structures, np.shape(data[0])[1], outputs, activation)  # refuses mixtures
     chosen = choose_recipe(recipe, epochs=epochs, batch_size=batch_size, rate=rate)
-    # On small tables the first decision would otherwise wait for twice the warming.
-    warm_steps = min(chosen.warm_steps, _WARM_STEPS_PER_ROW * len(data[1]))
-    chosen = replace(chosen, warm_steps=warm_steps)
     source = make_source(data, size=None, batch_size=chosen.batch_size)
+    # On small tables the first decision would otherwise wait for twice the warming. A row of weight
+    # 2 counts as two rows.
+    rows = math.ceil(max(source.total_weights))
+    chosen = replace(chosen, warm_steps=min(chosen.warm_steps, _WARM_STEPS_PER_ROW * rows))
     budget = make_budget(prune_options or {})
 
     def train_stage(number: int, stage: Sequence[Structure]) -> list[Candidate]:

@@ -14,8 +14,6 @@ import numpy as np
 from secateur.equations import Atom, Equation, Program, Slot, primitives, read_program
 from secateur.equations.control_flow import Scan
 
-_IN_A_SEARCH = primitives.UNIVARIATE | {"gather", "broadcast_in_dim", "squeeze", "reshape"}
-
 
 def is_place(slot: Atom) -> bool:
     """Whether a value is of integers or truth values."""
@@ -43,7 +41,7 @@ def is_lookup(equation: Equation, is_uncertain: Callable[[Atom], bool]) -> bool:
         parts = Scan.of(equation)
         alike = {slot.shape for slot in equation.outputs} == {result.shape}
         steps = read_program(*parts.body, [True] * len(equation.inputs)).equations
-        known = all(step.name in _IN_A_SEARCH for step in steps)
+        known = all(step.name in primitives.IN_A_SEARCH for step in steps)
         stacked = len(equation.inputs) > parts.num_consts + parts.num_carry
         return alike and known and not stacked and all(map(is_place, equation.outputs))
     return False
