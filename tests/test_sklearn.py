@@ -58,6 +58,8 @@ CHECKS_WITH_PRUNING = {
 def test_scikit_learns_own_checks(estimator, check):
     if "sample_weight_equivalence" in check.func.__name__:
         estimator.set_params(**LEVEL)
+    if "class_weight" in check.func.__name__:
+        estimator.set_params(epochs=60)  # in 20 steps a weight of 1000 is not learnt
     check(estimator)
 
 
