@@ -126,5 +126,6 @@ def _weights_only(params: Any) -> Any:
     def choose(node: Any) -> Any:
         return type(node).__name__ if is_state(node) else True
 
+    structure: Any
     nodes, structure = jax.tree.flatten(params, is_leaf=is_state)
     return structure.unflatten([choose(node) for node in nodes])

@@ -289,9 +289,8 @@ class IndicatorWalk(LabelledInterpreter):
         column = [1] * x.ndim
         for axis, _ in rest:
             column[axis] = x.shape[axis]
-        spread = jnp.transpose(
-            jnp.sum(new, axis=gone), np.argsort(np.argsort([a for a, _ in rest]))
-        )
+        order = np.argsort(np.argsort([a for a, _ in rest])).tolist()
+        spread = jnp.transpose(jnp.sum(new, axis=gone), order)
         anywhere = jnp.broadcast_to(spread.reshape(column), x.shape)
         return [x + anywhere.astype(x.dtype)]
 

@@ -148,7 +148,8 @@ class _Rewriting:
 
     def nested(self, body: Any, operands: Sequence[Any]) -> list[Any]:
         """Return the results of a body of which everything counts as tracked."""
-        results, _ = self.run(*body, operands, [True] * len(operands))
+        jaxpr, consts = body
+        results, _ = self.run(jaxpr, consts, operands, [True] * len(operands))
         return [_settled(r, v.aval.dtype) for r, v in zip(results, body[0].outvars, strict=True)]
 
     def scan(self, eqn: Any, operands: list[Any]) -> list[Any]:

@@ -104,7 +104,7 @@ class Propagator(LoopPropagator):
         self.shared = shared_slots(program, elementwise_only=how == "independent")
         self.shares = ShareSearch(program)
         self.shares.read = self.value
-        self.shifted: dict[Slot, Atom] = {}  # differences from a shift, and what was shifted
+        self.shifted: dict[Atom, Atom] = {}  # differences from a shift, and what was shifted
 
     # --- values -----------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ class ShareSearch:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.producers = {s: n for n in program.equations for s in n.outputs}
+        self.producers: dict[Atom, Equation] = {s: n for n in program.equations for s in n.outputs}
         self.users: dict[Any, list[Equation]] = {}
         for equation in program.equations:
             for atom in dict.fromkeys(equation.inputs):
@@ -117,8 +117,9 @@ class ShareSearch:
         if sharing is None or sharing.chosen is not None:
             return None
         producer = self.producers.get(sharing.exponentials)
-        is_log = producer is not None and producer.name == "exp"
-        return sharing if is_log and producer.inputs[0] is equation.inputs[0] else None
+        if producer is None or producer.name != "exp":
+            return None
+        return sharing if producer.inputs[0] is equation.inputs[0] else None
 
     def centring(self, equation: Equation) -> float | None:
         """Return c where an equation is x − c·Σx, with the sum along axes of x; or None."""

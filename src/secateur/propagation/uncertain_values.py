@@ -156,9 +156,9 @@ def move_entangled(
     if name == "reshape":
         return _reshape_entangled(before, after, entangled)
     if name == "gather":  # the same element may be looked up several times
-        kept = params["dimension_numbers"].offset_dims
-        copied = frozenset(axis for axis in range(len(after)) if axis not in kept)
-        return frozenset(range(len(after))) if entangled else copied
+        offsets = params["dimension_numbers"].offset_dims
+        looked_up = frozenset(axis for axis in range(len(after)) if axis not in offsets)
+        return frozenset(range(len(after))) if entangled else looked_up
     if len(before) == len(after):
         return entangled
     return frozenset(range(len(after))) if entangled else frozenset()

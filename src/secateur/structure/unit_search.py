@@ -350,7 +350,8 @@ class LabelledFunction:
 
     def frozen(self, labels_of_leaves: Sequence[AxisLabels | None]) -> tuple[FrozenAxes, ...]:
         """Return which axes of the weights have no units, by the operations that are the reason."""
-        reasons, places = self.partition.reasons(), {}
+        reasons = self.partition.reasons()
+        places: dict[tuple[str, str, bool], dict[tuple[str, int], None]] = {}
         for (path, _), value in zip(self.leaves, labels_of_leaves, strict=True):
             for axis, labels in enumerate(value.labels if value else ()):
                 roots = {self.partition.root(i) for i in labels.tolist() if i >= 0}
@@ -359,7 +360,7 @@ class LabelledFunction:
                     known = name == "output" or UnitSearch.knows(name)
                     where_frozen = places.setdefault((name, where, known), {})
                     where_frozen[jax.tree_util.keystr(path), axis] = None
-        return tuple(FrozenAxes(*reason, tuple(axes)) for reason, axes in places.items())
+        return tuple(FrozenAxes(*reason, axes=tuple(axes)) for reason, axes in places.items())
 
 
 def is_array(leaf: Any) -> bool:

@@ -23,6 +23,7 @@ def find_mesh(tree: Any) -> Mesh | None:
     for leaf in jax.tree.leaves(tree):
         sharding = leaf.sharding if isinstance(leaf, jax.Array) else None
         if isinstance(sharding, NamedSharding) and not sharding.is_fully_replicated:
+            assert isinstance(sharding.mesh, Mesh)  # that of an array, not of a trace
             return with_automatic_axes(sharding.mesh)
     return None
 
