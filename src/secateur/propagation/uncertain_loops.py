@@ -161,7 +161,8 @@ class LoopPropagator(Interpreter):
 
         start = (jnp.uint32(0), _pack(_promote(init, flags)))
         _, final = jax.lax.while_loop(condition, step, start)
-        self.record(equation, "while", "loop", "independent", "steps count as independent")
+        rule = "sampled here" if self.how == "local" else "loop"
+        self.record(equation, "while", rule, "independent", "steps count as independent")
         return _unpack(final, ancestors)
 
     def cond(self, equation: Equation, operands: list[Any]) -> list[Any]:
