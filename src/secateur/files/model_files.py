@@ -60,8 +60,8 @@ def save(trained: Trained, path: str | os.PathLike, *, extra: Any = None) -> Non
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     save(fitted, f"{folder}/model.safetensors", extra={"columns": ["a", "b"]})
         ...     loaded = load(f"{folder}/model.safetensors")
-        >>> loaded.extra, loaded.model.f
-        ({'columns': ['a', 'b']}, Dense(inputs=2, hidden=(3,), outputs=1, activation='relu'))
+        >>> loaded.extra, loaded.model.f.hidden
+        ({'columns': ['a', 'b']}, (3,))
         >>> bool(np.all(loaded.predict(x).variance == fitted.predict(x).variance))
         True
     """
