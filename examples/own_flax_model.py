@@ -13,7 +13,7 @@ from flax import nnx
 
 import secateur as sc
 
-EPOCHS, RETRAIN = (40, 10) if "--quick" in sys.argv else (None, None)
+EPOCHS, RETRAIN = (100, 20) if "--quick" in sys.argv else (None, None)
 
 
 class Network(nnx.Module):

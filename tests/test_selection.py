@@ -115,7 +115,7 @@ def test_a_linear_model_is_recognised(hidden, units, linear, is_linear):
     if linear is not None:
         beliefs["linear"] = sc.Normal(np.ones((2, 1)), np.full((2, 1), linear))
     pruned = SimpleNamespace(beliefs=beliefs)
-    assert _is_linear(Candidate(Structure(hidden, True), pruned, pruned)) == is_linear
+    assert _is_linear(Candidate(Structure(hidden, True), pruned, pruned, ())) == is_linear
 
 
 def test_structures_of_different_depths_are_refused():
