@@ -89,9 +89,8 @@ def _import_torch() -> Any:
         return import_module("torch")
     except ImportError as error:
         raise ImportError(
-            "PyTorch modules need the package torch, which is not installed: "
-            "pip install torch --index-url https://download.pytorch.org/whl/cpu (or see "
-            "pytorch.org for a GPU)"
+            "PyTorch modules need the package torch, which is not installed. Install it as "
+            "pytorch.org says (its build for CPUs is the smallest)"
         ) from error
 
 
