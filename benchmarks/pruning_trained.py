@@ -50,7 +50,6 @@ def main():
     parser.add_argument("--network", default="dense")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--retrain-epochs", type=int, default=3)
-    parser.add_argument("--most-epochs", type=int, default=30)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--inference", default="local")
@@ -79,15 +78,7 @@ def main():
         batch_size=options.batch_size, rate=options.rate, learn_priors="leaves", progress=False,
     )  # fmt: skip
     report("fitted", fitted)
-    epochs_left = options.most_epochs - options.epochs
-
-    def within(update):
-        return "stop" if spent[0] >= epochs_left else None
-
-    spent = [0]
-    pruned = sc.prune(
-        fitted, data, key=jax.random.key(1), what=options.what, progress=False, callback=within
-    )
+    pruned = sc.prune(fitted, data, key=jax.random.key(1), what=options.what, progress=False)
     report("pruned", pruned)
     print(pruned.table())
     sc.save(pruned, options.folder / f"{options.network}-pruned.safetensors")

@@ -38,7 +38,7 @@ def read_network_data(
 
     Args:
         paths: A .npz file with `x` (or arrays with the names of the inputs) and, for targets, `y`;
-            two .npy files, inputs and targets, or one; or a table whose columns, but for the
+            two .npy files, inputs and targets, or one; or a table whose columns, except the
             target, are the inputs in order.
         f: The network.
         target: Column of a table that is the target.

@@ -56,7 +56,7 @@ def list_directions(attributes: dict[str, Any]) -> list[str]:
 def split_gates(kind: str, before_reset: bool, w: Any, r: Any, bias: Any) -> list[dict[str, Gate]]:
     """Take stacked weights apart: for each direction the weights of each gate.
 
-    The two biases of a gate act as their sum, which is kept; but for the candidate of a GRU that
+    The two biases of a gate act as their sum, which is kept; except for the candidate of a GRU that
     resets after the product with the state.
 
     Args:
