@@ -3,7 +3,7 @@
     python benchmarks/covariance.py [--tables a,b] [--seeds 5] [--steps 20000] [--json FILE]
 
 Both posteriors are trained and pruned in the same run, on the same splits (four fifths of the rows,
-drawn with the seed), with the default recipe except for the number of steps. Networks have one hidden
+drawn with the seed), with the default recipe except for the steps. Networks have one hidden
 layer of 50 units, for tecator of 10. Printed are medians over the seeds:
 
     fit, pruned     free energy before and after pruning, nats
