@@ -43,6 +43,7 @@ from .reduction import (
     reduce,
     savage_dickey,
 )
+from .registration import register_dataclass
 from .structure import Unit, Units, units
 from .trained import Compaction, FitError, History, Round, Trained
 from .training.checkpoint import CheckpointError, CheckpointWarning
@@ -114,6 +115,7 @@ __all__ = [
     "prune_many",
     "prune_scores",
     "reduce",
+    "register_dataclass",
     "register_rule",
     "savage_dickey",
     "save",

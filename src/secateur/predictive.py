@@ -130,7 +130,7 @@ class Predictive:
 
         def moments(block: _Block) -> PredictiveMoments:
             f, rows = self._padded_components(block)
-            parts = _compute_moments(self._likelihood, self._noise, f)
+            parts = _compute_moments(self._likelihood, self._noise, f, kind=type(self._likelihood))
             mean, weights, noise = (np.asarray(p, np.float64)[:, :rows] for p in parts)
             return PredictiveMoments(
                 mean.mean(axis=0), weights.mean(axis=0) + mean.var(axis=0), noise.mean(axis=0)
@@ -245,7 +245,9 @@ class Predictive:
         def compute(block: _Block) -> tuple[np.ndarray]:
             f, rows = self._padded_components(block)
             y = _pad(standard[block.rows], rows)
-            density = _compute_log_density(self._likelihood, self._noise, f, y)
+            density = _compute_log_density(
+                self._likelihood, self._noise, f, y, kind=type(self._likelihood)
+            )
             return (np.asarray(density, np.float64)[:rows] - jacobian,)
 
         return self._collect(compute)[0]
@@ -270,7 +272,9 @@ class Predictive:
 
         mean, variance = (a.swapaxes(0, 1) for a in self._collect(pick))
         keys = jax.random.split(draw_key, count)
-        targets = _sample_targets(self._likelihood, self._noise, keys, Normal(mean, variance))
+        targets = _sample_targets(
+            self._likelihood, self._noise, keys, Normal(mean, variance), kind=type(self._likelihood)
+        )
         return self._to_data(np.asarray(targets))
 
     # --- blocks ---------------------------------------------------------------------------------
@@ -398,13 +402,16 @@ def _compute_outputs(
     return Normal(values, jnp.zeros_like(values))
 
 
-@jax.jit
-def _compute_moments(likelihood: Any, noise: Any, components: Any) -> PredictiveMoments:
+# `kind`, the likelihood's class, is what its structure may not show; see `registration`.
+@partial(jax.jit, static_argnames=("kind",))
+def _compute_moments(
+    likelihood: Any, noise: Any, components: Any, *, kind: type
+) -> PredictiveMoments:
     return jax.vmap(lambda f: likelihood.predictive_moments(noise, f))(components)
 
 
-@jax.jit
-def _sample_targets(likelihood: Any, noise: Any, keys: Array, f: Normal) -> Array:
+@partial(jax.jit, static_argnames=("kind",))
+def _sample_targets(likelihood: Any, noise: Any, keys: Array, f: Normal, *, kind: type) -> Array:
     def sample(key: Array, f: Normal) -> Array:
         value_key, noise_key = jax.random.split(key)
         return likelihood.sample_targets(noise_key, noise, f.sample(value_key))
@@ -412,6 +419,8 @@ def _sample_targets(likelihood: Any, noise: Any, keys: Array, f: Normal) -> Arra
     return jax.vmap(sample)(keys, f)
 
 
-@jax.jit
-def _compute_log_density(likelihood: Any, noise: Any, components: Any, targets: Array) -> Array:
+@partial(jax.jit, static_argnames=("kind",))
+def _compute_log_density(
+    likelihood: Any, noise: Any, components: Any, targets: Array, *, kind: type
+) -> Array:
     return sampled_predictive_log_density(likelihood, noise, components, targets)

@@ -8,7 +8,6 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import digamma, gammaln, xlog1py, xlogy
-from jax.tree_util import register_dataclass
 
 from secateur.distributions.exponential_family import Distribution, ExponentialFamily, Natural
 from secateur.distributions.multivariate import Dirichlet
@@ -19,6 +18,7 @@ from secateur.distributions.special import (
     kl_div,
     log_ratio,
 )
+from secateur.registration import register_dataclass
 
 
 @register_dataclass

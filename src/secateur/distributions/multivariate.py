@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import gammaln, xlogy
-from jax.tree_util import register_dataclass
 
 from secateur.distributions.exponential_family import Distribution, ExponentialFamily, Natural
 from secateur.distributions.special import (
@@ -25,6 +24,7 @@ from secateur.distributions.special import (
     log_det,
     with_total,
 )
+from secateur.registration import register_dataclass
 
 _LOG_2PI = math.log(2 * math.pi)
 

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import erf
-from jax.tree_util import register_dataclass
 
 from secateur.distributions.exponential_family import Distribution, ExponentialFamily, Natural
 from secateur.distributions.special import broadcast, kl_div, safe_sqrt
+from secateur.registration import register_dataclass
 
 _LOG_2PI = math.log(2 * math.pi)
 

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.tree_util import register_dataclass
 
 from secateur.distributions.normal import Normal
+from secateur.registration import register_dataclass
 
 __all__ = ["UnitNormal"]
 

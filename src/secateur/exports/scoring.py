@@ -78,15 +78,17 @@ def _score_outputs(
         spread = variance.reshape(mean.shape) / np.square(scale)
         prediction = Normal(prediction, jnp.asarray(spread, jnp.float32))
     y = jnp.asarray(trained.scaling.standardise_targets(targets, np.float32))
-    density = _compute_log_density(likelihood, trained.noise, prediction, y)
+    density = _compute_log_density(likelihood, trained.noise, prediction, y, kind=type(likelihood))
     correct = None
     if isinstance(likelihood, CategoricalLikelihood):
         correct = float(np.mean(outputs.argmax(-1) == np.asarray(targets)))
     return Scores(energy, float(np.mean(density)) - jacobian, correct)
 
 
-@jax.jit
-def _compute_log_density(likelihood: Any, noise: Any, prediction: Any, targets: Any) -> Any:
+@partial(jax.jit, static_argnames=("kind",))
+def _compute_log_density(
+    likelihood: Any, noise: Any, prediction: Any, targets: Any, *, kind: type
+) -> Any:
     return likelihood.predictive_log_density(noise, prediction, targets)
 
 

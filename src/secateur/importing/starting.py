@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.tree_util import register_dataclass
 
 import secateur
 from secateur.beliefs import believe, priors
@@ -20,6 +19,7 @@ from secateur.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Gau
 from secateur.likelihoods.base import Noise, Prediction, split, sum_outputs
 from secateur.likelihoods.gumbel import expected_logsumexp
 from secateur.model import BayesianModel
+from secateur.registration import register_dataclass
 from secateur.trained import Trained
 from secateur.training.objective import FreeEnergy
 from secateur.training.recipe import RECIPES, Training

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.tree_util import register_dataclass
 
 from secateur.distributions import Normal
 from secateur.likelihoods.base import (
@@ -21,6 +20,7 @@ from secateur.likelihoods.base import (
     sum_outputs,
 )
 from secateur.quadrature import expectation
+from secateur.registration import register_dataclass
 
 
 @register_dataclass

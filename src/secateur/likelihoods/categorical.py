@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.tree_util import register_dataclass
 
 from secateur.likelihoods.base import (
     Noise,
@@ -24,6 +23,7 @@ from secateur.likelihoods.gumbel import (
     expected_softmax_moments,
     log_expected_softmax,
 )
+from secateur.registration import register_dataclass
 
 
 @register_dataclass

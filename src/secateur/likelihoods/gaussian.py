@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import scipy  # its submodules are imported when they are first used
 from jax import Array
-from jax.tree_util import register_dataclass
 
 from secateur.distributions import Gamma, Normal
 from secateur.distributions.special import gammaln_difference, stirling_remainder
@@ -28,6 +27,7 @@ from secateur.likelihoods.base import (
     weighted_sum,
 )
 from secateur.likelihoods.integrals import log_integral
+from secateur.registration import register_dataclass
 
 _LOG_2PI = math.log(2 * math.pi)
 _PARTS = ("shape", "rate")

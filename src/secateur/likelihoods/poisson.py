@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import scipy  # its submodules are imported when they are first used
 from jax import Array
-from jax.tree_util import register_dataclass
 
 from secateur.distributions import Normal
 from secateur.distributions.special import stirling_remainder
@@ -26,6 +25,7 @@ from secateur.likelihoods.base import (
     sum_outputs,
 )
 from secateur.likelihoods.integrals import log_expectation_exp, saturating_expm1
+from secateur.registration import register_dataclass
 
 
 @register_dataclass

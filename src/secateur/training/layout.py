@@ -327,7 +327,7 @@ def flatten_priors(layout: Layout, priors: PyTree, *, expand: bool = False) -> t
         if not parameters or parameters[0] is prior:
             raise TypeError(
                 f"the prior {prior!r} is not a pytree of numbers, so it cannot enter a compiled "
-                "program. Register its class with jax.tree_util.register_dataclass."
+                "program. Register its class with secateur.register_dataclass."
             )
     pairs = list(zip(layout.places, leaf_priors, strict=True))
     flat = []

@@ -9,11 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.tree_util import register_dataclass
 
 from secateur.beliefs import complexity, hold_pruned
 from secateur.likelihoods import Likelihood, Prediction
 from secateur.likelihoods.base import Noise, row_weights, weighted_sum
+from secateur.registration import register_dataclass
 
 __all__ = ["FreeEnergy", "accuracy", "compute_parts", "free_energy"]
 

@@ -47,6 +47,9 @@ class ProgramSpec(NamedTuple):
     conjugate_noise: bool  # else q(γ) is left to the optimiser; see `free_noise`
     mesh: Mesh | None  # devices that share the rows of each step
     shard_weights: bool  # and the weights
+    # Classes of the likelihood and of the priors. Structures of dataclasses that were registered
+    # with JAX do not tell them apart; see `registration`.
+    classes: tuple[type, ...]
 
 
 class TrainingState(NamedTuple):

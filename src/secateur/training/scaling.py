@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.tree_util import register_dataclass
 
 from secateur.distributions import Normal
+from secateur.registration import register_dataclass
 from secateur.training.devices import is_addressable
 from secateur.training.table_columns import (
     ColumnNames,

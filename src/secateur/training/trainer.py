@@ -89,6 +89,7 @@ class Trainer:
             recipe.conjugate_noise,
             mesh=mesh,
             shard_weights=shard_weights,
+            classes=(type(model.likelihood), *map(type, self._flat_priors[0])),
         )
         # NumPy arrays go to whatever devices the program runs on; numbers stay weakly typed.
         likelihood = jax.tree.map(
