@@ -91,9 +91,8 @@ def main() -> None:
     rows = np.asarray(x[:32], np.float32)
     found = measure(as_sklearn(mean_weights(full.beliefs), full.scaling), rows)
     expected = np.asarray(full.predict(rows, at_means=True).mean)[:, 0]
-    print(
-        f"emlearn {version('emlearn')} is within {np.abs(found.pop('outputs') - expected).max():.1e}"
-    )
+    gap = np.abs(found.pop("outputs") - expected).max()
+    print(f"emlearn {version('emlearn')} is within {gap:.1e} of the model")
     print("  {instructions:,d} instructions, {flash:,d} B flash, {ram:,d} B RAM".format(**found))
     if options.json:
         options.json.write_text(json.dumps({"emlearn": version("emlearn"), **found}, indent=2))

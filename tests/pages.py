@@ -8,9 +8,9 @@ Processors round differently, so numbers are compared with a tolerance: a thousa
 decimal that is shown. What a training ends with differs by more than rounding; a block of `text`
 under the comment `<!-- about -->` has a quarter, or five of the last digit that is shown.
 
-Pages show trainings with default settings, which take too long for the tests. Such a page says which
-version printed its results, and when ("printed by secateur 0.2.0 on 2026-11-19"). Its code is run
-with fewer steps of training, and of results under `<!-- about -->` only the words are compared.
+Pages show trainings with default settings, which take too long for the tests. Such a page says
+which version printed its results, and when ("printed by secateur 0.2.0 on 2026-11-19"). Its code is
+run with fewer steps of training, and of results under `<!-- about -->` only the words are compared.
 
     python tests/pages.py README.md docs/answers.md …     run pages as they stand, and update the
                                                           numbers of their results and the date

@@ -39,7 +39,7 @@ class Budget:
     Attributes:
         most_weights: Largest number of weights, or None.
         held_out: Rows to measure predictions on, a pair `(x, y)`, or None.
-        least_accuracy: Smallest share of right answers on these rows, or None.
+        least_accuracy: Required accuracy on these rows, or None.
         most_rmse: Largest root-mean-square error on these rows, or None.
 
     Example:
@@ -201,7 +201,7 @@ class Budget:
             smallest = min([weights, *(r.left for r in rounds if r.kept)])
             return (
                 f"the limit of {most} weights was not reached: the smallest model that was seen "
-                f"has {smallest}, and this one, of the least free energy, has {weights}"
+                f"has {smallest}, and this one, with the lowest free energy, has {weights}"
             )
         forced = sum(r.forced and r.kept for r in rounds)
         if not forced:
@@ -229,7 +229,7 @@ def make_budget(options: dict[str, Any]) -> Budget:
 
 
 def _measure(prediction: Predictive, targets: np.ndarray, is_share: bool) -> float:
-    """Return the share of right answers, or the root-mean-square error over rows and outputs."""
+    """Return the accuracy, or the root-mean-square error over rows and outputs."""
     values = prediction.mean
     if not is_share:
         if targets.shape != values.shape:

@@ -64,7 +64,7 @@ def fit_table(
         path: Path of the table; see `secateur.tables.read_table`.
         targets: Columns to predict.
         settings: Settings of the run.
-        folder: Folder for the results. While the run goes on it holds only a checkpoint.
+        folder: Folder for the results. During the run, it contains only a checkpoint.
         command: Command that repeats the run, for the report.
         resume: Whether to go on from the checkpoint.
         force: Whether to replace a run that is there.
