@@ -213,7 +213,7 @@ def fit_runs(
     *,
     starts: list[Any] | None = None,
 ) -> list[Trained]:
-    """Train several runs side by side and return what became of each.
+    """Train several runs side by side and return their results.
 
     Args:
         model: See `BayesianModel`.
@@ -278,7 +278,7 @@ def _check_is_model(model: Any) -> None:
 
 
 def _complete_likelihood(model: BayesianModel, recipe: Recipe) -> BayesianModel:
-    """Give a Gaussian likelihood without a prior of its own the recipe's."""
+    """Return the likelihood; a Gaussian one without a prior gets the recipe's."""
     likelihood = model.likelihood
     if not isinstance(likelihood, GaussianLikelihood) or likelihood.prior is not None:
         return model

@@ -102,8 +102,8 @@ class Selection:
     """Structures that were compared, and the one with the lowest free energy after pruning.
 
     Attributes:
-        candidates: What became of every structure that was trained; of several restarts, of the
-            best one.
+        candidates: The result of every structure that was trained; for several restarts, that of
+            the best one.
         best: The candidate with the lowest free energy.
     """
 

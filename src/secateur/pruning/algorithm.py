@@ -356,7 +356,7 @@ def _make_forced_cut(trainer: Trainer, plan: _Plan, prior: Any) -> tuple[str, Mo
 
 
 def _explain_budget(process: Process, budget: Budget, reasons: list[str]) -> list[str]:
-    """Return why pruning ended, with what became of the budget; warn if no run meets it."""
+    """Return why pruning ended and whether the budget was met; warn if no run meets it."""
     state, judgement, trainer = process.best, process.best_judgement, process.trainer
     weights = count_live(state)
     measures = [math.nan] * len(reasons)
@@ -403,7 +403,7 @@ def _make_past_evidence(
 def _collect(
     process: Process, models: list[Trained], reasons: list[str], *, forced: bool
 ) -> list[Trained]:
-    """Return the best of what the process saw, or where it ended, as trained models."""
+    """Return the best states of the process, or its last ones, as trained models."""
     trainer, before = process.trainer, process.first_judgement.free_energies
     state, judgement = process.best, process.best_judgement
     if forced:

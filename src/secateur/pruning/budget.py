@@ -109,7 +109,7 @@ class Budget:
     def grade(
         self, trainer: Trainer, state: TrainingState, evaluations: list[Evaluation]
     ) -> np.ndarray:
-        """Return by run how much of what is required a state meets: the more, the higher.
+        """Return for each run how many requirements a state meets: the more, the higher.
 
         The number of weights counts more than predictions.
         """
@@ -179,7 +179,7 @@ class Budget:
     # --- words ----------------------------------------------------------------------------------
 
     def explain(self, reason: str, rounds: list[Round], weights: int, measure: float) -> str:
-        """Return why pruning ended and what became of the requirements, in words.
+        """Return why pruning ended and which requirements were met, in words.
 
         Args:
             reason: Why it ended, without them.

@@ -224,7 +224,7 @@ def _make_requirements(
     """Return the options of `prune` that say what its result has to meet.
 
     Raises:
-        UsageError: They say nothing of the targets, or there are no held-out rows.
+        UsageError: They do not apply to these targets, or there are no held-out rows.
     """
     accuracy, rmse = settings.least_accuracy, settings.most_rmse
     requirements = {"most_weights": settings.most_weights}
