@@ -195,6 +195,7 @@ def with_numbers(shown, numbers):
         if "e" not in match[0] + new:
             decimals = len(match[0].partition(".")[2])
             new = f"{as_number(new):{',' if ',' in new else ''}.{decimals}f}"
+            new += "." * match[0].endswith(".")
         return new.replace("-", "−") if "−" in match[0] else new
 
     lines = []

@@ -79,6 +79,7 @@ def test_results_that_were_recorded_name_a_version_of_the_changelog(path):
         ("81 → 15 weights", ["81", "7"], "81 → 7 weights"),
         ("free energy -94.0 nats", ["-101.27"], "free energy -101.3 nats"),
         ("│ free energy │ 1,969.1 │", ["842.13"], "│ free energy │   842.1 │"),
+        ("[1.2 0. 0.]", ["1.1", "0.", "0.3"], "[1.1 0. 0.]"),
         ("−3.25 nats", ["-1.5"], "−1.50 nats"),
     ],
 )
