@@ -215,8 +215,8 @@ class _Plan:
             )
         if rate is not None and not self.budget.is_empty:
             raise ValueError(
-                f"rate={rate} says how many weights are cut, and so leaves nothing to a budget. "
-                "Leave out either."
+                f"rate={rate} fixes the number of weights to cut, which leaves nothing to a budget. "
+                "Give only one of them."
             )
         if what not in WHAT:
             raise ValueError(f"what={what!r}. Supported: {', '.join(WHAT)}.")

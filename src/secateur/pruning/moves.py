@@ -121,7 +121,7 @@ def make_budget_cut(most_weights: int, criterion: str, prior: Any = None) -> Mov
 
 
 def find_excess(state: TrainingState, most_weights: int) -> np.ndarray:
-    """Return, by run, how many weights to cut next on the way to a number of them."""
+    """Return, by run, the number of weights to cut next on the way to a given number."""
     live = count_live(state)
     return np.minimum(np.maximum(live - most_weights, 0), np.maximum(live // 4, 1))
 

@@ -184,7 +184,7 @@ def make_unit_budget_cut(grouping: Grouping, most_weights: int, prior: Any = Non
 
 
 def _count_lowest(scores: np.ndarray, sizes: np.ndarray, excess: int) -> int:
-    """Return how many of the lowest units have enough weights together; all that are alive."""
+    """Return the number of lowest units that have enough weights together, at most all units."""
     order = np.argsort(scores, kind="stable")[: int(np.isfinite(scores).sum())]
     totals = np.cumsum(sizes[order])
     return min(len(order), int(np.searchsorted(totals, excess)) + 1) if excess else 0

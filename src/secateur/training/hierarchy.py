@@ -153,13 +153,14 @@ def _precision_complexity(half: Array, variance: Array, prior: Gamma) -> Array:
     """
     a, b = float(prior.shape), float(prior.rate)
     shape = a + half
-    # Stirling's series where there are many weights, and a table where there are few: `gammaln`
-    # takes longer to compile than all the rest of a step.
-    few = a + 0.5 * np.arange(_FEW)
-    exact = gammaln(few) - ((few - 0.5) * np.log(few) - few + 0.5 * math.log(2 * math.pi))
+    # A table for small groups of weights, and Stirling's series for larger ones: `gammaln` takes
+    # longer to compile than all the rest of a step.
+    shapes = a + 0.5 * np.arange(_FEW)
+    table = gammaln(shapes) - ((shapes - 0.5) * np.log(shapes) - shapes)
+    table -= 0.5 * math.log(2 * math.pi)
     number = jnp.minimum(2 * half, _FEW - 1).astype(int)
-    many = (1 / 12 - 1 / (360 * jnp.square(shape))) / shape
-    remainder = jnp.where(2 * half < _FEW, jnp.asarray(exact, half.dtype)[number], many)
+    series = (1 / 12 - 1 / (360 * jnp.square(shape))) / shape
+    remainder = jnp.where(2 * half < _FEW, jnp.asarray(table, half.dtype)[number], series)
     constant = math.lgamma(a) - 0.5 * math.log(2 * math.pi) - a * math.log(b)
     complexity = 0.5 * jnp.log(shape) + constant - remainder + a * jnp.log(variance) + b / variance
     return jnp.where(half > 0, complexity, 0)
