@@ -215,7 +215,7 @@ class _Plan:
             )
         if rate is not None and not self.budget.is_empty:
             raise ValueError(
-                f"rate={rate} fixes the number of weights to cut, which leaves nothing to a budget. "
+                f"rate={rate} fixes how much is cut, which leaves nothing to a budget. "
                 "Give only one of them."
             )
         if what not in WHAT:
