@@ -101,7 +101,7 @@ def _first_rows(x: Any, count: int) -> Any:
 
 
 def compute_targets(f: ImportedFunction, params: dict[str, Any], x: Any) -> np.ndarray:
-    """Return the network's own outputs for all rows: targets where there are no others.
+    """Return the network's own outputs for all rows, as targets if there are no others.
 
     Args:
         f: From `from_onnx`.

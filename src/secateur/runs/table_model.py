@@ -57,7 +57,7 @@ def load_model(folder: RunFolder) -> sc.Trained | Average:
         folder: The folder of a finished run.
 
     Raises:
-        FolderError: There is no model in it, or one that is averaged is not there.
+        FolderError: The folder contains no model, or a model of the average is missing.
         FileError: A file is damaged.
     """
     model = sc.load(folder.find_model())

@@ -52,7 +52,7 @@ def fit_priors(
     flat: tuple[Normal, ...],
     priors: tuple[Normal, ...],
 ) -> tuple[Normal, ...]:
-    """Return the priors N(m, 1/E[λ]) at the q(λ) of least free energy.
+    """Return the priors N(m, 1/E[λ]) at the q(λ) with the lowest free energy.
 
     Args:
         layout: Layout of the weights.

@@ -401,7 +401,7 @@ def train(
 
 
 def placement(spec: ProgramSpec, tree: Any) -> Any:
-    """Where arrays live on the mesh: whole everywhere, but for weights that are to be divided."""
+    """Shardings of arrays: replicated, except for weights that are divided over the mesh."""
     assert spec.mesh is not None
     mesh, sizes = spec.mesh, spec.layout.sizes
 

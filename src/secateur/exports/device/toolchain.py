@@ -15,7 +15,7 @@ __all__ = ["STRICT", "CallResult", "DeviceError"]
 #: Warnings that generated C code must not cause.
 STRICT = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror")
 
-_PACKAGES = 'pip install "secateur[device]"'
+_PACKAGES = "pip install pyelftools unicorn"
 
 
 class DeviceError(RuntimeError):
