@@ -161,7 +161,7 @@ def spread_neighbours(
 def scale_neighbours(
     neighbours: Neighbours | None, slope: Callable[[], Array]
 ) -> Neighbours | None:
-    """Of an elementwise function with E[f'] = ``slope()``, to first order."""
+    """Neighbours of an elementwise function with E[f'] = ``slope()``, to first order."""
     if neighbours is None:
         return None
 
@@ -173,7 +173,7 @@ def scale_neighbours(
 
 
 def add_neighbours(x: Any, y: Any) -> Neighbours | None:
-    """Of a sum; what is not known of one operand counts as zero."""
+    """Neighbours of a sum; an unknown operand counts as zero."""
     parts = [v.neighbours for v in (x, y) if v.neighbours is not None]
     if not parts:
         return None
@@ -204,7 +204,7 @@ def product_neighbours(
     signal: Array,
     signal_axis: Mapping[int, tuple[int, int]],
 ) -> Neighbours:
-    """Of a product with weights; ``signal_axis`` takes a result's axis to (axis, stride)."""
+    """Neighbours of a product; ``signal_axis`` takes a result's axis to (axis, stride)."""
 
     def result(shift: Shift) -> Array:
         if any(a not in signal_axis and n for a, n in shift.items()):

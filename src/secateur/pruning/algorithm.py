@@ -375,7 +375,7 @@ def _explain_budget(process: Process, budget: Budget, reasons: list[str]) -> lis
 def _make_past_evidence(
     layout: Layout, before: BeforeUpdate, start: TrainingState
 ) -> Callable[[TrainingState], Array]:
-    """Return what the data before an update say of the weights that were cut since, by run.
+    """Return the evidence of the data before an update for weights that were cut since, by run.
 
     Their free energy is not computed again, but reduced: Σ ln p(0) − ln q(0), with the prior p from
     before any data and the posterior q from before the update, which is the update's prior.

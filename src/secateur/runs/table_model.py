@@ -175,7 +175,7 @@ def predict_rows(
     interval: float = 0.95,
     at_means: bool = False,
 ) -> pd.DataFrame:
-    """Return what a model says of rows as a table.
+    """Return the predictions of a model as a table.
 
     Numbers: for each target its mean, standard deviation and central interval, noise included.
     Classes: the most probable one, and the probability of each. See `secateur.Predictive`.
