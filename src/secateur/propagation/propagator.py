@@ -129,8 +129,9 @@ class Propagator(LoopPropagator):
         factor = factor_of(value)
         if factor is not None and not factor.is_raw:  # else it would count twice
             value = replace(self.end_unit(slot, value), factor=None)
-        own = Loads.of({slot: deviation(value.variance - value.loads.explained())})
-        return replace(value, loads=combine_loads(value.loads, own, 1.0, 1.0))
+        known = value.loads.nearest()
+        own = Loads.of({slot: deviation(value.variance - known.explained())})
+        return replace(value, loads=combine_loads(known, own, 1.0, 1.0))
 
     def end_unit(self, name: Any, value: Any) -> Any:
         """Note within a loop what a unit's sum shares with that of the next step.
