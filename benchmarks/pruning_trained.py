@@ -53,6 +53,7 @@ def main():
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--inference", default="local")
+    parser.add_argument("--priors", default="leaves")
     parser.add_argument("--what", default="weights")
     parser.add_argument("--rows", type=int, default=60_000)
     options = parser.parse_args()
@@ -75,10 +76,11 @@ def main():
     recipe = replace(RECIPES["trained"], retrain_epochs=options.retrain_epochs)
     fitted = sc.fit(
         model, data, key=jax.random.key(0), recipe=recipe, epochs=options.epochs,
-        batch_size=options.batch_size, rate=options.rate, learn_priors="leaves", progress=False,
+        batch_size=options.batch_size, rate=options.rate, learn_priors=options.priors,
+        progress=True,
     )  # fmt: skip
     report("fitted", fitted)
-    pruned = sc.prune(fitted, data, key=jax.random.key(1), what=options.what, progress=False)
+    pruned = sc.prune(fitted, data, key=jax.random.key(1), what=options.what, progress=True)
     report("pruned", pruned)
     print(pruned.table())
     sc.save(pruned, options.folder / f"{options.network}-pruned.safetensors")
