@@ -268,34 +268,38 @@ def _run_epoch(
         value = batch.warmth * divergence + parts.complexity_noise - accuracy
         return value / schedule.size, (noise, divergence, accuracy)
 
-    def compute_by_shapes(
-        shapes: Any, weights: Coordinates, free: Any, noise: Any, noise_steps: Array, batch: Batch
-    ) -> Array:
-        weights = weights.replace_shapes(shapes)
-        follow = Shapes.of(spec.layout, weights, state.alive)
+    def differentiate(weights: Coordinates, shapes: Shapes, free: Any, *rest: Any) -> Any:
         moved = weights.optimised(), free
-        return compute_objective(moved, weights, follow, noise, noise_steps, batch)[0]
+        slopes, result = jax.grad(compute_objective, has_aux=True)(moved, weights, shapes, *rest)
+        return (shapes.pull_gradient(slopes[0]), slopes[1]), result, weights, shapes
 
-    def step_shapes(weights: Coordinates, shapes: Shapes, *rest: Any) -> Any:
-        slopes = jax.grad(compute_by_shapes)(weights.shapes(), weights, *rest)
-        slopes = jax.tree.map(lambda slope: schedule.size * slope, slopes)
+    def differentiate_all(weights: Coordinates, shapes: Shapes, free: Any, *rest: Any) -> Any:
+        """Likewise by the shapes too, which take a step."""
+
+        def compute(moved: Any, coordinates: Any) -> tuple[Array, Any]:
+            own = weights.replace_shapes(coordinates)
+            follow = Shapes.of(spec.layout, own, state.alive)
+            return compute_objective(moved, own, follow, *rest)
+
+        moved, coordinates = (weights.optimised(), free), weights.shapes()
+        both, result = jax.grad(compute, argnums=(0, 1), has_aux=True)(moved, coordinates)
+        slopes, by_shapes = both
+        by_shapes = jax.tree.map(lambda slope: schedule.size * slope, by_shapes)
         share = SHAPE_SHARE * rest[-1].rate / schedule.rate
-        weights = move_shapes(weights, slopes, share, state.alive)
-        return weights, Shapes.of(spec.layout, weights, state.alive)
+        weights = move_shapes(weights, by_shapes, share, state.alive)
+        follow = Shapes.of(spec.layout, weights, state.alive)
+        return (shapes.pull_gradient(slopes[0]), slopes[1]), result, weights, follow
 
     def step(carry: Any, batch: Batch) -> tuple[Any, None]:
         weights, shapes, free, memory, noise, noise_steps, sums, bad_step = carry
+        at = (weights, shapes, free, noise, noise_steps, batch)
         if weights.mixing:
             is_due = (first_step + batch.number) % SHAPE_INTERVAL == 0
-            rest = free, noise, noise_steps, batch
-            weights, shapes = jax.lax.cond(
-                is_due, step_shapes, lambda *held: held[:2], weights, shapes, *rest
-            )
+            found = jax.lax.cond(is_due, differentiate_all, differentiate, *at)
+        else:
+            found = differentiate(*at)
+        gradient, (noise, divergence, accuracy), weights, shapes = found
         moved = weights.optimised(), free
-        gradient, (noise, divergence, accuracy) = jax.grad(compute_objective, has_aux=True)(
-            moved, weights, shapes, noise, noise_steps, batch
-        )
-        gradient = shapes.pull_gradient(gradient[0]), gradient[1]
         update, memory = spec.optimiser.update(gradient, memory, moved)
         weights = shapes.push_update(weights, update[0], batch.rate)
         free = jax.tree.map(lambda p, u: p + batch.rate * u, free, update[1])

@@ -28,7 +28,7 @@ from secateur.training.coordinates import Coordinates, Vectors, make_factor
 from secateur.training.layout import Layout
 
 # Number of steps of the optimiser for one of the shapes, whose gradients cost more than all else.
-SHAPE_INTERVAL = 16
+SHAPE_INTERVAL = 20
 # Share of the way to the stationary point that a step of the shapes takes at the full rate.
 SHAPE_SHARE = 0.2
 
