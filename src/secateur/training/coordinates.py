@@ -60,8 +60,7 @@ class Coordinates(NamedTuple):
         return Coordinates(part.means, logs, self.mixing)
 
     def shapes(self) -> tuple[Vectors, Vectors]:
-        """Return logarithms of deviations and the rest of L where there is covariance, else None.
-        """
+        """Return what makes L where there is covariance; None elsewhere."""
         columns = zip(self.log_deviations, self.mixing, strict=True)
         return tuple(None if o is None else s for s, o in columns), self.mixing
 

@@ -27,12 +27,7 @@ from secateur.training.coordinates import Coordinates, Vectors
 from secateur.training.hierarchy import PriorGroups, fit_priors, hyper_complexity
 from secateur.training.layout import Layout, flat_complexity, to_numpy
 from secateur.training.objective import compute_parts
-from secateur.training.unit_steps import (
-    SHAPE_INTERVAL,
-    SHAPE_SHARE,
-    Shapes,
-    move_shapes,
-)
+from secateur.training.unit_steps import SHAPE_INTERVAL, Shapes, move_shapes
 
 # Number of rows that a running estimate of the noise averages: 5 % accurate, and soon renewed.
 _NOISE_MEMORY = 1024
@@ -236,13 +231,9 @@ def _run_epoch(
     noise_share = min(1.0, batch_size / min(_NOISE_MEMORY, rows))
 
     def compute_objective(
-        moved: tuple[Coordinates, Any],
-        weights: Coordinates,
-        shapes: Shapes,
-        noise: Any,
-        noise_steps: Array,
+        moved: Any, weights: Coordinates, shapes: Shapes, noise: Any, noise_steps: Array,
         batch: Batch,
-    ) -> tuple[Array, Any]:
+    ) -> tuple[Array, Any]:  # fmt: skip
         weights, free = weights.replace_optimised(moved[0]), moved[1]
         flat = shapes.beliefs(weights, state.alive)
         leaves = spec.layout.split_beliefs(flat, shapes.leaves)
@@ -285,8 +276,8 @@ def _run_epoch(
         both, result = jax.grad(compute, argnums=(0, 1), has_aux=True)(moved, coordinates)
         slopes, by_shapes = both
         by_shapes = jax.tree.map(lambda slope: schedule.size * slope, by_shapes)
-        share = SHAPE_SHARE * rest[-1].rate / schedule.rate
-        weights = move_shapes(weights, by_shapes, share, state.alive)
+        cooling = rest[-1].rate / schedule.rate
+        weights = move_shapes(weights, by_shapes, cooling, state.alive)
         follow = Shapes.of(spec.layout, weights, state.alive)
         return (shapes.pull_gradient(slopes[0]), slopes[1]), result, weights, follow
 

@@ -12,8 +12,8 @@ coordinates the precision of the unit is I, and E = Lᵀ∂F/∂L is what it sho
 
     L ← L (exp(−½ρ diag E) − ρ (lower triangle of E))        ρ = share / (1 + share·‖E‖)
 
-To first order, this is the step by ρ towards Λ = Λ_prior + 2 Σ_n g_n x_n x_nᵀ, the stationary point,
-and it always leaves a covariance. (Reference: Opper and Archambeau 2009, for that fixed point.)
+To first order, this is the step by ρ towards the stationary point Λ = Λ_prior + 2 Σ_n g_n x_n x_nᵀ
+(Opper and Archambeau 2009), and L always remains the factor of a covariance.
 """
 
 from __future__ import annotations
@@ -118,18 +118,18 @@ def _find_scale(factor: Array) -> Array:
 
 
 def move_shapes(
-    weights: Coordinates, gradient: tuple[Vectors, Vectors], share: Any, alive: Vectors
+    weights: Coordinates, gradient: tuple[Vectors, Vectors], cooling: Any, alive: Vectors
 ) -> Coordinates:
     """Return the coordinates after a natural-gradient step of the shapes of all units.
 
     Args:
         weights: Coordinates before.
         gradient: Derivatives of the free energy, in nats, by `weights.shapes()`.
-        share: Share of the way to the stationary point.
+        cooling: Learning rate now as a share of the full one.
         alive: Which weights are alive.
     """
     columns = zip(*weights[1:], *gradient, alive, strict=True)
-    shapes = [_move_shape(*column, share=share) for column in columns]
+    shapes = [_move_shape(*column, share=SHAPE_SHARE * cooling) for column in columns]
     logs, mixing = map(tuple, zip(*shapes, strict=True))
     return weights.replace_shapes((logs, mixing))
 
