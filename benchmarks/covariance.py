@@ -5,8 +5,9 @@
 
 What is in FILE already is not computed again. Both posteriors are trained and pruned in the same
 run, on the same splits (four fifths of the rows, drawn with the seed), with the default recipe
-except for the steps, and pruned by whole units, then by weights. Networks have one hidden layer of 50 units, for tecator of 10. Printed are
-medians over the seeds:
+except for the steps, and with the variances of the priors learnt by input, as by `secateur fit`
+(`--learn-priors none`: N(0, 1)). Networks have one hidden layer of 50 units, for tecator of 10.
+Printed are medians over the seeds:
 
     fit, pruned     free energy before and after pruning, nats
     promised        change of the first cut that Bayesian model reduction expects, and
@@ -77,7 +78,9 @@ def judge(trained: sc.Trained, rows: tuple[np.ndarray, np.ndarray]) -> dict[str,
     }
 
 
-def measure(name: str, posterior: str, seeds: int, steps: int, cache: Path) -> list[dict]:
+def measure(
+    name: str, posterior: str, seeds: int, steps: int, learn_priors: str | None, cache: Path
+) -> list[dict]:
     """Train and prune all seeds of one table side by side."""
     pairs = [split(*read(name, seed, cache), seed) for seed in range(seeds)]
     data = [train for train, _ in pairs]
@@ -85,12 +88,13 @@ def measure(name: str, posterior: str, seeds: int, steps: int, cache: Path) -> l
     model = sc.BayesianModel(network, network.init(jax.random.key(0)), posterior=posterior)
     recipe = replace(sc.Recipe(), steps=steps, retrain_steps=steps // 4)
     keys = jax.random.split(jax.random.key(1), seeds)
-    sc.fit_many(model, data, keys=keys, recipe=recipe, epochs=1, progress=False)  # compiles
+    options = {"keys": keys, "recipe": recipe, "learn_priors": learn_priors, "progress": False}
+    sc.fit_many(model, data, epochs=1, **options)  # compiles
     start = time.process_time()
-    fits = sc.fit_many(model, data, keys=keys, recipe=recipe, progress=False)
+    fits = sc.fit_many(model, data, **options)
     seconds = time.process_time() - start
     batches = -(-len(data[0][0]) // recipe.batch_size)
-    pruned = sc.prune_many(fits, data, key=jax.random.key(2), what="both", progress=False)
+    pruned = sc.prune_many(fits, data, key=jax.random.key(2), progress=False)
     results = []
     triples = zip(fits, pruned, pairs, strict=True)
     for seed, (before, after, (_, test)) in enumerate(triples):
@@ -162,11 +166,13 @@ def main() -> None:
     parser.add_argument("--tables", default="tecator,trees,longley,planted," + ",".join(UCI))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--learn-priors", default="inputs", choices=("none", "leaves", "inputs"))
     parser.add_argument("--cache", type=Path, default=default_cache())
     parser.add_argument("--results", type=Path, help="file of results, one on each line")
     parser.add_argument("--page", type=Path, help="write a page of all results and stop")
     arguments = parser.parse_args()
     file = arguments.results
+    learn_priors = None if arguments.learn_priors == "none" else arguments.learn_priors
     lines = file.read_text().splitlines() if file is not None and file.exists() else []
     results = [json.loads(line) for line in lines]
     if arguments.page:
@@ -175,7 +181,9 @@ def main() -> None:
     for name in arguments.tables.split(","):
         for posterior in POSTERIORS:
             if not any((r["table"], r["posterior"]) == (name, posterior) for r in results):
-                own = measure(name, posterior, arguments.seeds, arguments.steps, arguments.cache)
+                own = measure(
+                    name, posterior, arguments.seeds, arguments.steps, learn_priors, arguments.cache
+                )
                 results += own
                 if file is not None:
                     with file.open("a") as opened:
