@@ -128,7 +128,8 @@ def match_numbers(printed, shown):
     pattern = re.escape(pieces[0])
     for piece in pieces[1:]:
         pattern += f"({NUMBER.pattern})" + re.escape(piece)
-    match = re.fullmatch(pattern.replace("…", ".*?"), printed)
+    pattern = pattern.replace(r"\ …\ ", r"\ (?:.*?\ )?").replace("…", ".*?")
+    match = re.fullmatch(pattern, printed)
     return None if match is None else match.groups()
 
 

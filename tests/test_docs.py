@@ -77,6 +77,7 @@ def test_no_code_is_left_out(name):
         ("[[ 0.6871618 ]\n [-0.42505512]]", "[[0.687]\n [-0.425]]", False, True),
         ("a   1\nb  22\n", "a 1\n…\n", False, True),
         ("a\nb\n", "…c\n", False, False),
+        ("a\nb\n", "a\n…\nb\n", False, True),
     ],
 )
 def test_what_is_shown_is_compared(printed, shown, is_about, is_true):
