@@ -48,10 +48,10 @@ def _apply(name: str, same: bool, params: dict, x: list[Bounds]) -> Bounds:
     if name == "div" and x[1][0] > 0.0:
         return _times(x[0], (1.0 / x[1][1], 1.0 / x[1][0]))
     if name in ("abs", "square") or (name == "integer_pow" and params["y"] in (2, 4, 6, 8)):
-        power = {"abs": 1, "square": 2}.get(name, params.get("y"))
+        power = int({"abs": 1, "square": 2}.get(name) or params["y"])
         highest = max(abs(x[0][0]), abs(x[0][1]))
         lowest = 0.0 if x[0][0] <= 0.0 <= x[0][1] else min(abs(x[0][0]), abs(x[0][1]))
-        return lowest**power, highest**power
+        return float(lowest**power), float(highest**power)
     if name in ("max", "min"):
         pick = max if name == "max" else min
         return pick(x[0][0], x[1][0]), pick(x[0][1], x[1][1])

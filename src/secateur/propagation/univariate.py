@@ -245,8 +245,7 @@ def moments(
         m, v, slope = piecewise.moments(pieces, mean, variance)
         return UnivariateMoments(m, v, lambda: slope, "exact", "piecewise linear")
 
-    def function(x: Array) -> Array:
-        return evaluate_group(group, x, read)
+    function: Callable[[Array], Array] = lambda x: evaluate_group(group, x, read)  # noqa: E731
 
     if _needs_positive(group):
         return _log_normal(function, group, mean, variance)
