@@ -1,10 +1,10 @@
 """Processor time of a training step with covariance within units, beside that of mean field.
 
-    python benchmarks/covariance_cost.py [--networks 13-50-1,784-300-100-10] [--repeats 5]
+    python benchmarks/covariance_cost.py [--networks 13-50-1,784-300-100-10] [--largest 200]
 
 Both posteriors take turns in one run, so that a busy machine slows down both; printed are the
-median processor times of a step, compiling left out, and the median of the ratios. A first layer
-with a larger fan-in than a unit with covariance may have stays independent.
+median processor times of a step, compiling left out, and the median of the ratios. Layers
+whose units have more weights than `--largest` stay independent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from secateur.structure.unit_posterior import LARGEST_FAN_IN
 POSTERIORS = ("mean-field", "unit")
 
 
-def make_task(shape: tuple[int, ...], posterior: str, batch_size: int) -> tuple:
+def make_task(
+    shape: tuple[int, ...], posterior: str, batch_size: int, largest: int = LARGEST_FAN_IN
+) -> tuple:
     inputs, *hidden, outputs = shape
     network = sc.networks.Dense(inputs, hidden=tuple(hidden), outputs=outputs)
     params = network.init(jax.random.key(0))
@@ -34,13 +36,12 @@ def make_task(shape: tuple[int, ...], posterior: str, batch_size: int) -> tuple:
     else:
         likelihood = sc.GaussianLikelihood()
         y = np.sin(x[:, :1]) + 0.1 * rng.normal(size=(len(x), 1)).astype(np.float32)
-    chosen = posterior
-    if posterior == "unit" and inputs + 1 > LARGEST_FAN_IN:
 
-        def chosen(path: str, leaf: jax.Array) -> str:  # the first layer stays independent
-            return "mean-field" if "[0]" in path else "unit"
+    def choose(path: str, leaf: jax.Array) -> str:
+        (layer,) = [i for i in range(len(shape)) if f"[{i}]" in path]
+        return posterior if shape[layer] < largest else "mean-field"
 
-    return sc.BayesianModel(network, params, likelihood=likelihood, posterior=chosen), (x, y)
+    return sc.BayesianModel(network, params, likelihood=likelihood, posterior=choose), (x, y)
 
 
 def time_step(task: tuple, batch_size: int, steps: int) -> float:
@@ -53,8 +54,10 @@ def time_step(task: tuple, batch_size: int, steps: int) -> float:
     return 1e3 * (time.process_time() - start)
 
 
-def measure(shape: tuple[int, ...], batch_size: int, steps: int, repeats: int) -> None:
-    tasks = {p: make_task(shape, p, batch_size) for p in POSTERIORS}
+def measure(
+    shape: tuple[int, ...], batch_size: int, steps: int, repeats: int, largest: int
+) -> None:
+    tasks = {p: make_task(shape, p, batch_size, largest) for p in POSTERIORS}
     few = steps // 5
     for task in tasks.values():
         time_step(task, batch_size, few)  # compiles
@@ -73,6 +76,7 @@ def measure(shape: tuple[int, ...], batch_size: int, steps: int, repeats: int) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--networks", default="13-50-1,784-300-100-10")
+    parser.add_argument("--largest", type=int, default=LARGEST_FAN_IN, help="fan-in")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--repeats", type=int, default=5)
@@ -80,7 +84,7 @@ def main() -> None:
     for name in arguments.networks.split(","):
         shape = tuple(map(int, name.split("-")))
         steps = arguments.steps if max(shape) < 200 else max(arguments.steps // 20, 40)
-        measure(shape, arguments.batch_size, steps, arguments.repeats)
+        measure(shape, arguments.batch_size, steps, arguments.repeats, arguments.largest)
 
 
 if __name__ == "__main__":

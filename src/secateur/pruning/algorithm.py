@@ -330,7 +330,7 @@ def _make_cuts(trainer: Trainer, plan: _Plan, prior: Any) -> dict[str, Move]:
         return {"cut weights": make_swept_cut(trainer, plan.criterion)}
     cuts: dict[str, Move] = {}
     if plan.what != "weights":
-        cuts["cut units"] = make_unit_cut(_find_grouping(trainer), prior)
+        cuts["cut units"] = make_unit_cut(trainer.spec, _find_grouping(trainer), prior)
     if plan.what != "units":
         cuts["cut weights"] = make_weight_cut(trainer.spec, prior)
     return cuts

@@ -15,6 +15,7 @@ from secateur.pruning.conditioning import score_joint
 from secateur.pruning.moves import (
     Change,
     Move,
+    expect_savings,
     find_excess,
     find_limits,
     remove_weights,
@@ -23,7 +24,7 @@ from secateur.pruning.moves import (
 from secateur.structure import Units
 from secateur.training.coordinates import Vectors
 from secateur.training.layout import Layout, Place
-from secateur.training.program import TrainingState, map_runs
+from secateur.training.program import ProgramSpec, TrainingState, map_runs
 
 
 class Grouping:
@@ -141,10 +142,11 @@ def _cut_units(
     return map_runs(cut, state, scores, delta_f, limits)
 
 
-def make_unit_cut(grouping: Grouping, prior: Any = None) -> Move:
+def make_unit_cut(spec: ProgramSpec, grouping: Grouping, prior: Any = None) -> Move:
     """Return the move that cuts all units with a sum of delta_f ≤ 0, or the lowest of them.
 
     Args:
+        spec: What the programs are compiled for.
         grouping: The units.
         prior: Prior by vector to score with. Defaults to the state's own.
     """
@@ -156,7 +158,8 @@ def make_unit_cut(grouping: Grouping, prior: Any = None) -> Move:
         counts = np.ceil(share * np.sum(rows <= 0, axis=1)).astype(int)
         limits = np.minimum(find_limits(rows, counts), 0.0)
         limits = jnp.asarray(limits, scores.dtype)
-        return _cut_units(state, scores, delta_f, limits, grouping=grouping, prior=prior)
+        change = _cut_units(state, scores, delta_f, limits, grouping=grouping, prior=prior)
+        return expect_savings(spec, state, change)
 
     return cut_units
 

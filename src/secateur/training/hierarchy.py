@@ -23,7 +23,10 @@ from secateur.distributions import Gamma, Normal
 from secateur.training.coordinates import Vectors
 from secateur.training.layout import Layout, Place
 
-__all__ = ["PriorGroups", "credit_groups", "find_hyperprior", "fit_priors", "hyper_complexity"]
+__all__ = [
+    "PriorGroups", "credit_groups", "find_hyperprior", "fit_priors", "hyper_complexity",
+    "sum_savings",
+]  # fmt: skip
 
 # For every uncertain leaf, the axis along which each index is a group, or None for one group.
 PriorGroups = tuple[int | None, ...]
@@ -122,6 +125,26 @@ def credit_groups(
         factors.append(jnp.where(is_worse, 1 - saving / jnp.where(total > 0, total, 1), 1))
     vectors = layout.vectors(factors, padding=1.0)
     return tuple(jnp.where(r, d * f, d) for r, d, f in zip(remains, delta_f, vectors, strict=True))
+
+
+def sum_savings(
+    layout: Layout, groups: PriorGroups, before: Vectors, after: Vectors, priors: tuple[Normal, ...]
+) -> Array:
+    """Return the change of the free energy by precisions that groups no longer need, ≤ 0 mostly.
+
+    Args:
+        layout: Layout of the weights.
+        groups: Groups of the weights.
+        before: Which weights were alive, by vector.
+        after: Which of them still are.
+        priors: Priors, by vector, from `fit_priors`.
+    """
+    complexities = _group_complexities(layout, groups, before, priors)
+    total = jnp.zeros((), layout.dtype)
+    for place, axis, complexity in zip(layout.places, groups, complexities, strict=True):
+        is_empty = _sum_group(place, axis, after) == 0
+        total -= jnp.sum(jnp.where(is_empty, complexity, 0))
+    return total
 
 
 def _sum_group(place: Place, axis: int | None, vectors: Sequence[Array]) -> Array:
