@@ -56,13 +56,14 @@ def measure(trained, x, y):
 
 def prune_until(trained, data, last_epoch, **options):
     """Prune until there is nothing left to cut, or the epochs are used up."""
-    rounds = {}
+    done = trained.epochs
 
     def watch(update):
-        key = len(rounds) + (not rounds or update.seconds < max(rounds.values())[1])
-        rounds[key] = (key, update.seconds, update.epoch)
-        is_over = trained.epochs + sum(r[2] for r in rounds.values()) >= last_epoch
-        return "stop" if is_over else None
+        nonlocal done
+        if update.epoch < update.epochs:
+            return None
+        done += update.epochs  # a round is over
+        return "stop" if done >= last_epoch else None
 
     return sc.prune(trained, data, progress=False, callback=watch, **options)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -99,9 +100,9 @@ def _resize_axes(
         elif mode == "linear":
             matrix = _interpolate(at, old, lambda d: np.maximum(1 - np.abs(d), 0), reach=1)
         else:
-            a = call.attribute("cubic_coeff_a", -0.75)
-            outside = bool(call.attribute("exclude_outside", 0))
-            matrix = _interpolate(at, old, lambda d, a=a: _cubic(d, a), reach=2, excluded=outside)
+            kernel = partial(_cubic, a=call.attribute("cubic_coeff_a", -0.75))
+            excluded = bool(call.attribute("exclude_outside", 0))
+            matrix = _interpolate(at, old, kernel, reach=2, excluded=excluded)
         y = jnp.tensordot(x, jnp.asarray(matrix.T, x.dtype), axes=((axis,), (0,)))
         x = jnp.moveaxis(y, -1, axis)
     return x
