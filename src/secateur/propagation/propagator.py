@@ -20,6 +20,7 @@ from secateur.equations import (
     primitives,
     uniform_value,
 )
+from secateur.equations.execution import execute
 from secateur.equations.primitives import Kind, Policy
 from secateur.propagation import univariate
 from secateur.propagation.covariances import NO_LOADS, Loads, combine_loads
@@ -71,9 +72,10 @@ class Propagator(LoopPropagator):
         key: Noise for "local": a key, or a source of noise (see `secateur.propagation.noise`).
         ledger: Collects coverage rows, or None.
         recurrence: Inside a loop body under "moments", what the steps share.
-        closed_sigmoids: Whether σ and tanh have closed moments in float32. They are shaped for XLA
-            (loops over long vectors of all rows); a graph in another language needs quadrature,
-            which is a few plain operations.
+        portable: Whether the result is to be written in another language, so that equations stay
+            what they are. Otherwise convolutions and pooling have the form that is fastest here,
+            and σ and tanh have closed moments in float32, which are shaped for XLA (loops over
+            long vectors of all rows) and not the few plain operations of quadrature.
     """
 
     policies = primitives.policies(
@@ -91,14 +93,14 @@ class Propagator(LoopPropagator):
         *,
         ledger: list[CoverageRow] | None = None,
         recurrence: Any = None,
-        closed_sigmoids: bool = True,
+        portable: bool = False,
     ):
         super().__init__(program)
         self.how = how
         self.noise = noise_source(key, "local")
         self.ledger = ledger
         self.recurrence = recurrence
-        self.closed_sigmoids = closed_sigmoids
+        self.portable = portable
         self.groups: dict[Slot, UnivariateGroup] = {}
         self.rounding = find_rounding(program)
         self.shared = shared_slots(program, elementwise_only=how == "independent")
@@ -192,7 +194,7 @@ class Propagator(LoopPropagator):
             core = restrict_group(group, start, end)
             value = self.end_unit(start, self.values[start])
             result = univariate.moments(
-                core, value.mean, value.variance, self.value, closed_sigmoids=self.closed_sigmoids
+                core, value.mean, value.variance, self.value, closed_sigmoids=not self.portable
             )
             torn = is_torn([value], [])
             exactness = ("independent", DROPPED) if torn else (result.how, result.remark)
@@ -237,6 +239,15 @@ class Propagator(LoopPropagator):
                 return
         super().step(equation)
 
+    def bind(self, equation: Equation, *operands: Any) -> list[Any]:
+        """Return the results of an equation on plain arrays."""
+        run = compat.bind if self.portable else execute
+        return run(equation.eqn, *operands)
+
+    def evaluate_known(self, equation: Equation, operands: list[Any]) -> list[Any]:
+        """Return the results of an equation whose operands are certain."""
+        return self.bind(equation, *operands)
+
     def is_known(self, operands: list[Any]) -> bool:
         """Whether no operand is uncertain; "local" may just have sampled them."""
         return not any(isinstance(o, Uncertain) for o in operands)
@@ -263,7 +274,7 @@ class Propagator(LoopPropagator):
                 assert isinstance(atom, Slot)
                 self.values[atom] = self.sample(value)
         self.record(equation, equation.name, "sampled here", "exact")
-        return compat.bind(equation.eqn, *map(self.value, equation.inputs))
+        return self.bind(equation, *map(self.value, equation.inputs))
 
     def apply_rule(self, equation: Equation, operands: list[Any]) -> list[Any]:
         """Return the results of an equation by its rule for uncertain values."""
@@ -275,7 +286,7 @@ class Propagator(LoopPropagator):
             operands = self.collapse(equation, operands, rule)
             if not any(isinstance(o, Uncertain) for o in operands):
                 self.record(equation, equation.name, "sampled here", "exact")
-                return compat.bind(equation.eqn, *operands)
+                return self.bind(equation, *operands)
         call = Call(equation, self)
         results = rule.apply(call, *operands)
         results = list(results) if equation.eqn.primitive.multiple_results else [results]
