@@ -193,6 +193,22 @@ def test_what_is_not_a_weight_is_certain():
     assert set(f.graph.arrays) == {"mean"}
 
 
+def test_scales_are_weights_and_masks_are_not():
+    arrays = [array("w", 3, 4), array("scale", 4, seed=1), array("shift", 4, seed=2)]
+    for name, values in (("mask", [0, 1, 1, 0]), ("scores", [0, -3e38, 0, -3e38])):
+        arrays.append(numpy_helper.from_array(np.array(values, np.float32), name))
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Mul", ["a", "scale"], ["b"]),
+        helper.make_node("Add", ["b", "shift"], ["c"]),
+        helper.make_node("Mul", ["c", "mask"], ["d"]),
+        helper.make_node("Add", ["d", "scores"], ["y"]),
+    ]
+    f, params = from_onnx(model(nodes, arrays, outputs=[value("y", "N", 4)]))
+    assert set(params) == {"w", "scale", "shift"}
+    assert set(f.graph.arrays) == {"mask", "scores"}
+
+
 def test_a_file_for_one_row_takes_several():
     """A network exported for one row flattens it with a shape that has a 1 in it."""
     arrays = [array("w", 2, 6), numpy_helper.from_array(np.array([1, 6]), "shape")]

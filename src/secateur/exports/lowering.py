@@ -412,9 +412,9 @@ class Lowering:
     ) -> list[Atom]:
         """The body of a loop over one frame, in the loop's place."""
         if node.params["length"] != 1 or node.params["reverse"]:
+            way = "backwards" if node.params["reverse"] else "over another axis than a row's first"
             raise ExportError(
-                f"a loop that does not go forward over the frames cannot be exported frame by "
-                f"frame ({node.where})."
+                f"a loop that goes {way} cannot be exported frame by frame ({node.where})."
             )
         if not all(isinstance(a, Constant) for a in carry):
             raise ExportError(
