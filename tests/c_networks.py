@@ -8,7 +8,7 @@ from jax import lax
 import c_host as host
 from secateur.exports.c.source_writer import write_c
 from secateur.exports.lowering import lower_function
-from secateur.exports.simplification import simplify_graph
+from secateur.exports.simplification import simplify_graph, spread_products
 
 # Straight-line code, and loops with their two ways to store weights.
 STYLES = {
@@ -20,9 +20,9 @@ STYLES = {
 
 def steps(f, shape, **options):
     """The graph of a function of one row."""
-    return simplify_graph(
-        lower_function(f, jax.ShapeDtypeStruct((1, *shape), jnp.float64), **options)
-    )
+    graph = lower_function(f, jax.ShapeDtypeStruct((1, *shape), jnp.float64), **options)
+    spread_products(graph)
+    return simplify_graph(graph)
 
 
 def written(folder, graph, name, **options):
@@ -174,6 +174,20 @@ def lstm(params, x):
 
 LSTM = ((3, 16), (4, 16), (16,), (4, 2), (2,))
 
+
+def attention(params, x):
+    """Two heads of self-attention, and a normalisation."""
+    projections, wo, bo = params[:3], params[3], params[4]
+    q, k, v = ((x @ w).reshape(*x.shape[:-1], 2, 3) for w in projections)
+    shares = jax.nn.softmax(jnp.einsum("nihd,njhd->nhij", q, k) / 1.7)
+    y = jnp.einsum("nhij,njhd->nihd", shares, v).reshape(*x.shape[:-1], 6)
+    y = y - y.mean(-1, keepdims=True)
+    y = y * jax.lax.rsqrt((y**2).mean(-1, keepdims=True) + 1e-5)
+    return y.mean(1) @ wo + bo[None]
+
+
+ATTENTION = ((6, 6), (6, 6), (6, 6), (6, 2), (2,))
+
 # name: function, shapes of its weights, shape of a row, whether by frames
 NETWORKS = {
     "dense": (mlp(jax.nn.relu), MLP, (6,), False),
@@ -181,6 +195,7 @@ NETWORKS = {
     "NHWC": (convolutions("NHWC"), CONVOLUTIONS, (5, 6, 2), False),
     "NCHW": (convolutions("NCHW"), CONVOLUTIONS, (2, 5, 6), False),
     "normalised": (normalised, NORMALISED, (6,), False),
+    "attention": (attention, ATTENTION, (5, 6), False),
     "gru": (gru, GRU, (8, 3), True),
     "lstm": (lstm, LSTM, (8, 3), True),
 }

@@ -23,6 +23,12 @@ LEFT_OUT = {
     "sums in bfloat16 that are rounded in another order": ("_bf16_expanded",),
     "blocks of scales": ("dequantizelinear_blocked", "quantizelinear_blocked"),
     "training": ("training_dropout", "batchnorm_example_training", "batchnorm_epsilon_training"),
+    "resizing with antialiasing, of a region, or to a fixed aspect ratio": (
+        "antialias", "tf_crop_and_resize", "_not_larger", "_not_smaller",
+    ),
+    "resizing to no whole length with aligned corners, which onnxruntime does as we do": (
+        "downsample_scales_linear_align_corners", "downsample_scales_cubic_align_corners",
+    ),
     "indices of maxima": ("maxpool_with_argmax",),
     "sequences and optional values": ("loop13", "loop16", "if_seq", "if_opt", "identity_sequence",
                                       "identity_opt"),
@@ -32,6 +38,8 @@ LEFT_OUT = {
 }  # fmt: skip
 # Operators all of whose operands are lengths and conditions.
 ALL_KNOWN = {"ConstantOfShape", "Range", "If", "Loop"}
+# Operators whose second and further operands are lengths or scales.
+SCALED = {"Resize", "Upsample"}
 
 
 def reason_to_leave_out(name):
@@ -102,9 +110,10 @@ def write_known(model, arrays):
     known = type(model)()
     known.CopyFrom(model)
     first = {node.op_type for node in model.graph.node} & ALL_KNOWN
+    is_scaled = any(node.op_type in SCALED for node in model.graph.node)
     inputs = {}
     for place, (value, array) in enumerate(zip(model.graph.input, arrays, strict=False)):
-        is_fixed = array.dtype.kind in "iub" or array.ndim == 0
+        is_fixed = array.dtype.kind in "iub" or array.ndim == 0 or (is_scaled and place)
         if (place or first) and (is_fixed or first == {"Range"}):
             known.graph.initializer.append(numpy_helper.from_array(array, value.name))
         else:

@@ -27,7 +27,7 @@ from secateur.tables import Column, Encoding, Target
 from secateur.training.scaling import Affine, Scaling
 from test_export_cells import assert_equals_its_body
 
-REFUSED = [c for c in zoo.CASES if any(word in c.name.lower() for word in ("embed", "attention"))]
+REFUSED = [c for c in zoo.CASES if "embed" in c.name.lower()]
 CASES = [c for c in zoo.CASES if c not in REFUSED]
 
 
@@ -400,9 +400,9 @@ def vanilla_rnn(params, x):
     return jax.lax.scan(step, jnp.zeros((x.shape[0], 4)), jnp.swapaxes(x, 0, 1))[0]
 
 
-def attention(params, x):
+def between_rows(params, x):
     y = x @ params
-    return jnp.einsum("nij,njk->nik", y, jnp.swapaxes(y, 1, 2))
+    return jnp.einsum("nij,mkj->nik", y, y)
 
 
 def normalised_by_the_batch(params, x):
@@ -413,11 +413,11 @@ def normalised_by_the_batch(params, x):
     ("f", "params", "x", "message"),
     [
         (vanilla_rnn, [zoo.dense(0, 2, 4), zoo.dense(2, 4, 4)], (3, 5, 2), "Supported: GRU and"),
-        (attention, jnp.ones((2, 2)), (3, 5, 2), "product of two computed arrays"),
+        (between_rows, jnp.ones((2, 2)), (3, 5, 2), "depends on the number of rows"),
         (lambda w, x: jnp.sort(x @ w, axis=-1), jnp.ones((2, 3)), (3, 2), "sort"),
         (normalised_by_the_batch, jnp.ones((2, 3)), (3, 2), "depends on the number of rows"),
     ],
-    ids=["vanilla", "attention", "sort", "batch"],
+    ids=["vanilla", "between rows", "sort", "batch"],
 )
 def test_what_cannot_be_exported_is_refused(f, params, x, message):
     model = trained(f, params)

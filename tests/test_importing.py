@@ -68,6 +68,49 @@ def test_weights_in_8_bits_are_folded():
     assert not f.graph.arrays
 
 
+@pytest.mark.slow
+def test_a_network_in_8_bits_is_written_in_8_bits_again():
+    """Weights with a scale for each channel, values with one; oracle: onnxruntime."""
+    ort = pytest.importorskip("onnxruntime")
+    from secateur.exports import to_onnx
+    from secateur.importing import as_trained
+
+    rng = np.random.default_rng(0)
+    weights = rng.integers(-128, 128, (20, 3, 3, 3)).astype(np.int8)
+    arrays = {
+        "w": weights, "ws": rng.uniform(0.001, 0.01, 20).astype(np.float32),
+        "wz": np.zeros(20, np.int8), "b": rng.normal(size=20).astype(np.float32),
+        "s1": np.float32(0.03), "z1": np.int8(7), "s2": np.float32(0.11), "z2": np.int8(-3),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "s1", "z1"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["v"], axis=0),
+        helper.make_node("Conv", ["d", "v", "b"], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "s2", "z2"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s2", "z2"], ["e"]),
+        helper.make_node("Relu", ["e"], ["r"]),
+        helper.make_node("QuantizeLinear", ["r", "s2", "z2"], ["y"]),
+    ]
+    proto = model(
+        nodes, [numpy_helper.from_array(np.asarray(a), n) for n, a in arrays.items()],
+        [value("x", "N", 3, 6, 6, kind=TensorProto.INT8)],
+        [value("y", "N", 20, 4, 4, kind=TensorProto.INT8)],
+    )  # fmt: skip
+    f, params = from_onnx(proto)
+    content = to_onnx(as_trained(sc.BayesianModel(f, params, sc.GaussianLikelihood())))
+    written = onnx.load_from_string(content)
+    kinds = sorted(n.op_type for n in written.graph.node if n.op_type != "Identity")
+    assert kinds == sorted(n.op_type for n in nodes)
+    stored = [numpy_of(t) for t in written.graph.initializer]
+    assert any(np.array_equal(a, weights) for a in stored if a.dtype == np.int8)
+    x = rng.integers(-128, 128, (5, 3, 6, 6)).astype(np.int8)
+    truth, mine = (
+        ort.InferenceSession(c).run(None, {"x": x})[0] for c in (proto.SerializeToString(), content)
+    )
+    assert mine.dtype == np.int8
+    np.testing.assert_array_equal(mine, truth)
+
+
 @pytest.mark.parametrize("layer", ["Conv", "Gemm", "MatMul"])
 def test_batch_normalisation_is_folded_into_the_layer_before(layer):
     """Oracle: the formula of batch normalisation, on what the layer alone computes."""
@@ -148,6 +191,22 @@ def test_what_is_not_a_weight_is_certain():
     f, params = from_onnx(model(nodes, arrays))
     assert set(params) == {"w", "b"}
     assert set(f.graph.arrays) == {"mean"}
+
+
+def test_scales_are_weights_and_masks_are_not():
+    arrays = [array("w", 3, 4), array("scale", 4, seed=1), array("shift", 4, seed=2)]
+    for name, values in (("mask", [0, 1, 1, 0]), ("scores", [0, -3e38, 0, -3e38])):
+        arrays.append(numpy_helper.from_array(np.array(values, np.float32), name))
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Mul", ["a", "scale"], ["b"]),
+        helper.make_node("Add", ["b", "shift"], ["c"]),
+        helper.make_node("Mul", ["c", "mask"], ["d"]),
+        helper.make_node("Add", ["d", "scores"], ["y"]),
+    ]
+    f, params = from_onnx(model(nodes, arrays, outputs=[value("y", "N", 4)]))
+    assert set(params) == {"w", "scale", "shift"}
+    assert set(f.graph.arrays) == {"mask", "scores"}
 
 
 def test_a_file_for_one_row_takes_several():

@@ -10,8 +10,9 @@ import jax
 import numpy as np
 import pytest
 
-pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx")
 
+# ruff: noqa: E402
 import secateur as sc
 from secateur.exports import to_onnx
 from secateur.importing import as_trained, from_onnx
@@ -71,8 +72,9 @@ def test_can_be_examined_and_propagated(name):
         assert jax.tree.leaves(result)[0].shape[0] == 2
 
 
-@pytest.mark.parametrize("name", FLOAT)
-def test_round_trip(name, tmp_path):
+@pytest.mark.parametrize("name", [*FLOAT, *INT8])
+def test_round_trip(name):
+    """Types of input and output stay, and numbers of 8 bits are written in 8 bits again."""
     path, f, params = load(name)
     f = f.without_last_step()
     likelihood = sc.CategoricalLikelihood() if f.last_step else sc.GaussianLikelihood()
@@ -80,6 +82,10 @@ def test_round_trip(name, tmp_path):
     assert len(content) <= 1.05 * path.stat().st_size
     x = draw_rows(f, 2)
     truth = run(path, x)
+    kinds = [n.op_type for n in onnx.load_from_string(content).graph.node]
+    quantised = [n.op_type for n in onnx.load(path).graph.node].count("QuantizeLinear")
+    assert kinds.count("QuantizeLinear") == quantised
+    assert "Round" not in kinds
     assert np.abs(run(content, x) - truth).max() <= 1e-6 * np.abs(truth).max()
 
 

@@ -51,6 +51,11 @@ def bind(eqn: JaxprEqn, *operands: Any) -> list:
     return list(result) if eqn.primitive.multiple_results else [result]
 
 
+def is_abstract(value: Any) -> bool:
+    """Whether a value is a tracer that has no number, as within a compiled program."""
+    return isinstance(value, jax.core.Tracer) and not _core.is_concrete(value)
+
+
 def at_line_of(eqn: JaxprEqn) -> AbstractContextManager:
     """Let what is traced here have the user's line behind an equation."""
     info = eqn.source_info

@@ -101,6 +101,8 @@ def evaluate_graph(
             values.update(zip(node.outputs, _loop(node, operands, numbers), strict=True))
         elif node.op in ("linear", "conv", "pool", "reduce", "pad"):
             values[node.output] = _compute(node, whole(node.inputs[0]), numbers)
+        elif node.op == "matmul":
+            values[node.output] = np.matmul(*(whole(a) for a in node.inputs))
         elif node.op in MOVES:
             values[node.output] = move_elements(node, [whole(a) for a in node.inputs])
         else:

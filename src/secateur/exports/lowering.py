@@ -201,12 +201,9 @@ class Lowering:
 
     def _dot_general(self, node: Equation, operands: list[Atom]) -> Atom:
         left, right = operands
-        (left_axes, right_axes), (left_batch, right_batch) = node.params["dimension_numbers"]
-        if left_batch or right_batch or all(isinstance(a, Value) for a in operands):
-            raise ExportError(
-                f"a product of two computed arrays cannot be exported ({node.where}). Supported: "
-                "products with weights."
-            )
+        (left_axes, right_axes), (batch, _) = node.params["dimension_numbers"]
+        if batch or all(isinstance(a, Value) for a in operands):
+            return self.multiply(left, right, node)
         weights_left = isinstance(left, Constant)
         weights, x = (left, right) if weights_left else (right, left)
         w_axes, x_axes = (left_axes, right_axes) if weights_left else (right_axes, left_axes)
@@ -231,6 +228,26 @@ class Lowering:
             free = len(kept)
             y = self.transpose(y, [*range(free, free + len(out)), *range(free)], node)
         return y
+
+    def multiply(self, left: Atom, right: Atom, node: Equation) -> Atom:
+        """Return the product of two arrays as one of matrices, of which there are many."""
+        (left_sums, right_sums), (left_batch, right_batch) = node.params["dimension_numbers"]
+
+        def as_matrices(atom: Atom, batch: Any, sums: Any, *, sums_last: bool) -> Atom:
+            free = [a for a in range(len(atom.shape)) if a not in (*batch, *sums)]
+            order = [*batch, *free, *sums] if sums_last else [*batch, *sums, *free]
+            sizes = [int(np.prod([atom.shape[a] for a in axes], dtype=int))
+                     for axes in ((free, sums) if sums_last else (sums, free))]  # fmt: skip
+            shape = [*(atom.shape[a] for a in batch), *sizes]
+            return self.reshape(self.transpose(atom, order, node), shape, node)
+
+        first = as_matrices(left, left_batch, left_sums, sums_last=True)
+        second = as_matrices(right, right_batch, right_sums, sums_last=False)
+        out = node.outputs[0]
+        shape = [*first.shape[:-1], second.shape[-1]]
+        return self.reshape(
+            self.add("matmul", [first, second], shape, out.dtype, node), out.shape, node
+        )
 
     def _conv_general_dilated(self, node: Equation, operands: list[Atom]) -> Atom:
         x, kernel = operands
@@ -395,9 +412,9 @@ class Lowering:
     ) -> list[Atom]:
         """The body of a loop over one frame, in the loop's place."""
         if node.params["length"] != 1 or node.params["reverse"]:
+            way = "backwards" if node.params["reverse"] else "over another axis than a row's first"
             raise ExportError(
-                f"a loop that does not go forward over the frames cannot be exported frame by "
-                f"frame ({node.where})."
+                f"a loop that goes {way} cannot be exported frame by frame ({node.where})."
             )
         if not all(isinstance(a, Constant) for a in carry):
             raise ExportError(

@@ -16,7 +16,7 @@ from secateur.exports.example_rows import FRAMES, draw_rows, find_row_shape
 from secateur.exports.graph import ExportError, Graph, Node
 from secateur.exports.lowering import lower_function, lower_model
 from secateur.exports.predictions import make_score_function, standardise_exactly
-from secateur.exports.simplification import simplify_graph
+from secateur.exports.simplification import simplify_graph, spread_products
 from secateur.propagation import UnsupportedOperation
 from secateur.pytrees import flatten_beliefs, is_belief
 from secateur.trained import Trained
@@ -88,6 +88,7 @@ def make_model_graph(
         by_frame = False
     else:
         graph, function, by_frame = _lower_at_means(trained, shape, is_exact=input_factors)
+    spread_products(graph)
     graph = simplify_graph(graph, input_factors=input_factors)
     if len(graph.outputs) != 1:
         raise ExportError(

@@ -98,8 +98,7 @@ def make_function(
         if standardise is not None:
             x = standardise_exactly(standardise, x)
         if by_moments:
-            # The closed forms of σ and tanh need more operators than quadrature.
-            value = make_forward(f, inference, closed_sigmoids=False)(None, weights, x)
+            value = make_forward(f, inference, portable=True)(None, weights, x)
             if not isinstance(value, Normal):
                 value = Normal(value, jnp.zeros_like(value))
         else:

@@ -9,7 +9,7 @@ import numpy as np
 
 from secateur.exports.graph import Constant, Graph, Node, Value
 
-__all__ = ["simplify_graph"]
+__all__ = ["simplify_graph", "spread_products"]
 
 _AFFINE = {"add", "sub", "mul", "div"}
 _LARGEST_SHIFT = 16.0  # in standard deviations; costs four of float32's 24 bits
@@ -34,6 +34,27 @@ def simplify_graph(graph: Graph, *, input_factors: bool = True) -> Graph:
         if node.op == "recurrent":
             simplify_graph(node.attributes["body"])
     return graph
+
+
+def spread_products(graph: Graph) -> None:
+    """Write products of two computed arrays as elementwise products and sums, in place."""
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if node.op != "matmul":
+            nodes.append(node)
+            continue
+        first, second = node.inputs
+        rank, dtype = len(first.shape), node.output.dtype
+        left = Value((*first.shape, 1), dtype)
+        right = Value((*second.shape[:-2], 1, *second.shape[-2:]), dtype)
+        terms = Value((*first.shape, second.shape[-1]), dtype)
+        nodes += [
+            Node("reshape", [first], [left], where=node.where),
+            Node("reshape", [second], [right], where=node.where),
+            Node("mul", [left, right], [terms], where=node.where),
+            Node("reduce", [terms], node.outputs, {"kind": "sum", "axes": (rank - 1,)}, node.where),
+        ]
+    graph.nodes = nodes
 
 
 def _scaled_inputs(graph: Graph) -> set[Value]:

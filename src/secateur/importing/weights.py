@@ -26,6 +26,7 @@ _SAME_WEIGHTS = {
     "Reshape", "Squeeze", "Unsqueeze", "Identity", "Cast", "DequantizeLinear", "Flatten",
 }  # fmt: skip
 _LARGEST_AHEAD = 2**26
+_MASKING = 1e6  # what is added to scores that shall not count
 
 Sources = dict[str, tuple[str, ...]]
 
@@ -286,8 +287,8 @@ def find_weights(graph: OnnxGraph) -> tuple[str, ...]:
     """Return the names of the arrays that are parameters.
 
     These are arrays of floating-point numbers that a layer reads as its weights, its bias or its
-    scale, or that are added to what was computed with weights. All others are certain: shapes,
-    tables, masks, means and deviations of inputs.
+    scale, or that are added to what was computed with weights, or multiply it. All others are
+    certain: shapes, tables, masks, means and deviations of inputs.
     """
     weights: dict[str, None] = {}
     after: set[str] = set()  # what depends on the data and on weights
@@ -300,8 +301,10 @@ def find_weights(graph: OnnxGraph) -> tuple[str, ...]:
             names = list(node.inputs[2 + node.attributes["states"] :])
         else:
             names = [node.inputs[i] for i in _PLACES.get(node.kind, ()) if i < len(node.inputs)]
-        if node.kind in ("Add", "Sub") and any(n in after for n in node.inputs):
+        if node.kind in ("Add", "Sub", "Mul") and any(n in after for n in node.inputs):
             names = list(node.inputs)
+        if node.kind == "Mul":
+            names = [n for n in names if n in graph.arrays and not _is_mask(graph.arrays[n])]
         names = [forms.get(n, n) for n in names]
         own = [n for n in names if n in graph.arrays and _may_be_weight(graph.arrays[n])]
         weights.update(dict.fromkeys(own))
@@ -311,4 +314,8 @@ def find_weights(graph: OnnxGraph) -> tuple[str, ...]:
 
 
 def _may_be_weight(array: np.ndarray) -> bool:
-    return array.dtype.kind == "f" and array.size > 1 and bool(np.all(np.isfinite(array)))
+    return array.dtype.kind == "f" and array.size > 1 and bool(np.all(np.abs(array) < _MASKING))
+
+
+def _is_mask(array: np.ndarray) -> bool:
+    return bool(np.all((array == 0) | (array == 1)))

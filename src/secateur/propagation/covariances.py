@@ -26,6 +26,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 Key = Hashable
+# A value depends on this many sources at most. A source that is met in ever new layouts (slices of
+# slices, step after step) would otherwise count once per layout, and their number grows with 2ⁿ.
+MOST_SOURCES = 32
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,14 @@ class Loads:
         """
         return self.mapped(jax.vmap(move), tuple((key, name) for key in self.keys))
 
+    def nearest(self, most: int = MOST_SOURCES) -> Loads:
+        """The same, without the sources that were rearranged most often if there are too many."""
+        if len(self.keys) <= most:
+            return self
+        by_layouts = sorted(range(len(self.keys)), key=lambda i: count_layouts(self.keys[i]))
+        keys = tuple(self.keys[i] for i in sorted(by_layouts[:most]))
+        return Loads(keys, self.rows(keys))
+
     def explained(self) -> Array | float:
         """The variance that comes from these sources."""
         return 0.0 if self.stack is None else jnp.sum(self.stack * self.stack, axis=0)
@@ -93,6 +104,14 @@ class Loads:
 
 
 NO_LOADS = Loads()
+
+
+def count_layouts(key: Key) -> int:
+    """How often the value that a source is named after was rearranged."""
+    count = 0
+    while isinstance(key, tuple) and len(key) == 2 and isinstance(key[1], tuple):
+        key, count = key[0], count + 1
+    return count
 
 
 def compute_covariance(x: Loads, y: Loads) -> Array | None:

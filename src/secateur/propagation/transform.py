@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from secateur.distributions import Normal, UnitNormal
-from secateur.equations import trace_function
+from secateur.equations import compat, trace_function
+from secateur.equations.execution import execute_jaxpr, has_fast_form, prefers_fast_forms
 from secateur.equations.rewriting import needs_rewriting, rewrite, widened
 from secateur.propagation.noise import noise_source
 from secateur.propagation.propagator import CoverageRow, Propagator
@@ -71,13 +72,13 @@ def propagate(f: Callable, how: str) -> Callable:
     return make_forward(f, how)
 
 
-def make_forward(f: Callable, how: str, *, closed_sigmoids: bool = True) -> Callable:
-    """Return `propagate(f, how)`, with a choice of how σ and tanh are integrated.
+def make_forward(f: Callable, how: str, *, portable: bool = False) -> Callable:
+    """Return `propagate(f, how)`, for this device or to be written in another language.
 
     Args:
         f: See `propagate`.
         how: See `propagate`.
-        closed_sigmoids: See `Propagator`.
+        portable: See `Propagator`.
     """
     if how not in ALGORITHMS:
         raise ValueError(f"how={how!r} is not an algorithm. Supported: {', '.join(ALGORITHMS)}.")
@@ -86,11 +87,25 @@ def make_forward(f: Callable, how: str, *, closed_sigmoids: bool = True) -> Call
 
     def forward(key: Any, beliefs: Any, *args: Any) -> Any:
         if how == "global":
-            return f(*_sample_leaves(key, (beliefs, *args)))
-        return walk_function(f, how, key, (beliefs, *args), closed_sigmoids=closed_sigmoids)
+            samples = _sample_leaves(key, (beliefs, *args))
+            return f(*samples) if portable else _run_fast(f, samples)
+        return walk_function(f, how, key, (beliefs, *args), portable=portable)
 
     forward.__name__ = f"{how}_{getattr(f, '__name__', 'model')}"
     return forward
+
+
+def _run_fast(f: Callable, arguments: tuple) -> Any:
+    """Call a function; within a compiled program, with the fastest form of its equations."""
+    leaves, structure = jax.tree.flatten(arguments)
+    places = [i for i, leaf in enumerate(leaves) if compat.is_abstract(leaf)]
+    if not places or not prefers_fast_forms():
+        return f(*arguments)
+    trace = trace_function(f, leaves, structure, places, [leaves[i] for i in places])
+    if not has_fast_form(trace.jaxpr):
+        return f(*arguments)
+    results = execute_jaxpr(trace.jaxpr, trace.consts, [leaves[i] for i in places])
+    return jax.tree.unflatten(trace.result_structure, results)
 
 
 def _sample_leaves(key: Any, tree: Any) -> Any:
@@ -123,7 +138,7 @@ def walk_function(
     arguments: tuple,
     ledger: list[CoverageRow] | None = None,
     *,
-    closed_sigmoids: bool = True,
+    portable: bool = False,
 ) -> Any:
     """Trace ``f`` and walk its equations with beliefs among its arguments."""
     leaves, structure = jax.tree.flatten(arguments, is_leaf=is_normal)
@@ -138,7 +153,7 @@ def walk_function(
         if ledger is not None and counts:
             ledger.append(_describe_widening(counts))
     program = trace.program(tracked)
-    walk = Propagator(program, how, key, ledger=ledger, closed_sigmoids=closed_sigmoids)
+    walk = Propagator(program, how, key, ledger=ledger, portable=portable)
     results = walk.run(values)
     if how == "local":
         results = [walk.sample(r) if isinstance(r, Uncertain) else r for r in results]

@@ -76,7 +76,7 @@ class LoopPropagator(Interpreter):
     how: str
     noise: Any
     ledger: list | None
-    closed_sigmoids: bool
+    portable: bool
     record: Callable[..., None]
     no_rule: Callable[..., Any]
     sample: Callable[[Uncertain], Any]
@@ -89,7 +89,7 @@ class LoopPropagator(Interpreter):
         walk: Any = type(self)
         return walk(
             program, self.how, key, ledger=ledger, recurrence=recurrence,
-            closed_sigmoids=self.closed_sigmoids,
+            portable=self.portable,
         )  # fmt: skip
 
     def branch_key(self) -> Any:

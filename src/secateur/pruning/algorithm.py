@@ -216,8 +216,8 @@ class _Plan:
             )
         if rate is not None and not self.budget.is_empty:
             raise ValueError(
-                f"rate={rate} says how many weights are cut, and so leaves nothing to a budget. "
-                "Leave out either."
+                f"rate={rate} fixes how much is cut, which leaves nothing to a budget. "
+                "Give only one of them."
             )
         if what not in WHAT:
             raise ValueError(f"what={what!r}. Supported: {', '.join(WHAT)}.")
@@ -330,7 +330,7 @@ def _make_cuts(trainer: Trainer, plan: _Plan, prior: Any) -> dict[str, Move]:
         return {"cut weights": make_swept_cut(trainer, plan.criterion)}
     cuts: dict[str, Move] = {}
     if plan.what != "weights":
-        cuts["cut units"] = make_unit_cut(_find_grouping(trainer), prior)
+        cuts["cut units"] = make_unit_cut(trainer.spec, _find_grouping(trainer), prior)
     if plan.what != "units":
         cuts["cut weights"] = make_weight_cut(trainer.spec, prior)
     return cuts

@@ -125,16 +125,17 @@ def write_onnx(
         symbolic, written = _lower_imported(trained, imported, inputs)
     meanings = written.meanings
     source = "inputs" if imported is None else imported.inputs[0].name
+    dtypes = _find_file_dtypes(imported)
     from secateur.exports.onnx.operators import OperatorWriter, describe_value
 
-    writer = OperatorWriter(symbolic, source)
+    writer = OperatorWriter(symbolic, source, dtypes)
     writer.write(list(meanings))
     graph = onnx.helper.make_graph(
         writer.nodes,
         "secateur",
-        [describe_value(source, symbolic.shape(symbolic.graph.inputs[0]))],
+        [describe_value(source, symbolic.shape(symbolic.graph.inputs[0]), dtypes[0])],
         [
-            describe_value(name, symbolic.shape(a))
+            describe_value(name, symbolic.shape(a), dtypes[1])
             for name, a in zip(meanings, symbolic.graph.outputs, strict=True)
         ],
         writer.initialisers(),
@@ -186,14 +187,24 @@ def _lower_imported(
     meanings = {name: "that of the network that was read, at the posterior means of its weights"}
     function = ExportedFunction(lambda x: [imported.finish(f(weights, x))], meanings, False)
     shape = find_row_shape(trained, inputs) if imported.row_shape is None else imported.row_shape
-    dtype = find_dtype(trained)
+    dtype, dtypes = find_dtype(trained), _find_file_dtypes(imported)
     lengths = (imported.inputs[0].shape or ())[1:]
     if len(lengths) > 1 and not isinstance(lengths[0], int):  # a length of time
         try:
-            return lower_for_any_size(function.function, (None, *shape[1:]), dtype), function
+            any_length = (None, *shape[1:])
+            return lower_for_any_size(function.function, any_length, dtype, dtypes), function
         except (ExportError, TypeError, ValueError):
             pass
-    return lower_for_any_size(function.function, shape, dtype), function
+    return lower_for_any_size(function.function, shape, dtype, dtypes), function
+
+
+def _find_file_dtypes(imported: ImportedFunction | None) -> tuple[np.dtype, np.dtype]:
+    """Return the types of input and output: those of the file that was read."""
+    single = np.dtype(np.float32)
+    if imported is None:
+        return single, single
+    first, last = (value.dtype or "float32" for value in (imported.inputs[0], imported.outputs[0]))
+    return np.dtype(first), np.dtype(last)
 
 
 def _name_rows(graph: Any, imported: ImportedFunction) -> None:

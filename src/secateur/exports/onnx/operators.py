@@ -12,13 +12,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from secateur.exports.graph import ELEMENTWISE, Atom, Constant, ExportError, Node, Value
 from secateur.exports.onnx.layers import write_conv, write_linear, write_pool, write_recurrent
+from secateur.exports.onnx.quantised_values import find_steps, is_read_as_integer
 from secateur.exports.onnx.symbolic_sizes import Dim, Length, SymbolicGraph
 
 __all__ = ["OperatorWriter", "describe_value"]
 
 _END = np.iinfo(np.int64).max
 _START = np.iinfo(np.int64).min
-_SMALLEST_IN_STEPS = 256  # numbers of an array that is written in 8 bits where that is exact
 _REDUCE = {"max": "ReduceMax", "min": "ReduceMin", "prod": "ReduceProd", "mean": "ReduceMean"}
 
 
@@ -28,18 +28,27 @@ class OperatorWriter:
     Args:
         symbolic: Graph to write.
         source: The name of the input.
+        dtypes: Types of input and outputs in the file.
     """
 
-    def __init__(self, symbolic: SymbolicGraph, source: str) -> None:
+    def __init__(
+        self,
+        symbolic: SymbolicGraph,
+        source: str,
+        dtypes: tuple[Any, Any] = (np.float32, np.float32),
+    ) -> None:
         self.symbolic = symbolic
         self.source = source
+        self.dtypes = tuple(map(np.dtype, dtypes))
         self.nodes: list[Any] = []
         self.arrays: dict[tuple, Any] = {}
-        self.names: dict[Value, str] = {symbolic.graph.inputs[0]: source}
         self.counts: Counter[str] = Counter()
         self.sizes: dict[Length, str] = {}
-        graph = symbolic.graph
+        graph, x = symbolic.graph, symbolic.graph.inputs[0]
+        self.names: dict[Value, str] = {x: source}
         self.needed = {a for n in graph.nodes for a in n.inputs} | {*graph.outputs}
+        if self.dtypes[0] != np.float32 and not is_read_as_integer(graph, x):
+            self.names[x] = self.op("Cast", [source], to=TensorProto.FLOAT)
 
     def write(self, outputs: Sequence[str]) -> None:
         """Write all steps, and name the results."""
@@ -49,8 +58,13 @@ class OperatorWriter:
                 self.names.update(zip(node.outputs, write_recurrent(self, node), strict=True))
             else:
                 self.names[node.output] = self.step(node)
+        integers = {n.output for n in graph.nodes if n.op == "quantize_linear"}
         for atom, name in zip(graph.outputs, outputs, strict=True):
-            self.nodes.append(helper.make_node("Identity", [self.whole(atom)], [name], name=name))
+            kind, options = "Identity", dict[str, Any]()
+            if self.dtypes[1] != np.float32 and atom not in integers:
+                kind, options = "Cast", {"to": helper.np_dtype_to_tensor_dtype(self.dtypes[1])}
+            operands = [self.whole(atom)]
+            self.nodes.append(helper.make_node(kind, operands, [name], name, **options))
 
     def initialisers(self) -> list[Any]:
         """Return the arrays that operators read."""
@@ -96,15 +110,17 @@ class OperatorWriter:
 
     def array(self, values: Any, stem: str) -> str:
         """Return the name of a known array; equal arrays are stored once."""
-        values = np.ascontiguousarray(values)
+        values = np.ascontiguousarray(values).reshape(np.shape(values))  # also of no axes
         if values.dtype.kind == "f":
             with np.errstate(over="ignore"):
                 values = values.astype(np.float32)
         key = (values.dtype.str, values.shape, values.tobytes())
         if key not in self.arrays:
-            steps = _find_steps(values)
+            steps = find_steps(values)
             if steps is not None:
-                return self.op("DequantizeLinear", [self.array(a, stem) for a in steps])
+                *arrays, axis = steps
+                options = {} if axis is None else {"axis": axis}
+                return self.op("DequantizeLinear", [self.array(a, stem) for a in arrays], **options)
             self.arrays[key] = numpy_helper.from_array(values, self.new(stem))
         return self.arrays[key].name
 
@@ -224,6 +240,20 @@ class OperatorWriter:
         edges = ([part[a] for a in taken] for part in (starts, limits, range(len(steps)), steps))
         return self.op("Slice", [operands[0], *map(self.whole_numbers, edges)])
 
+    def _matmul(self, node: Node, operands: list[str]) -> str:
+        return self.op("MatMul", operands)
+
+    def _quantize_linear(self, node: Node, operands: list[str]) -> str:
+        return self._quantisation("QuantizeLinear", node, operands[0])
+
+    def _dequantize_linear(self, node: Node, operands: list[str]) -> str:
+        return self._quantisation("DequantizeLinear", node, operands[0])
+
+    def _quantisation(self, kind: str, node: Node, x: str) -> str:
+        zero = np.asarray(node.attributes["zero"], node.attributes["dtype"])
+        scale = self.number(node.attributes["scale"])
+        return self.op(kind, [x, scale, self.array(zero, "number")])
+
     def _softmax(self, node: Node, operands: list[str]) -> str:
         return self.op("Softmax", operands, axis=node.attributes["axis"])
 
@@ -232,22 +262,6 @@ class OperatorWriter:
         if kind == "sum":
             return self.op("ReduceSum", [operands[0], self.whole_numbers(axes)], keepdims=0)
         return self.op(_REDUCE[kind], operands, axes=axes, keepdims=0)
-
-
-def _find_steps(values: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return 8-bit numbers and the one scale whose products are exactly these values, or None.
-
-    Networks that were quantised before they were read have such weights.
-    """
-    if values.dtype != np.float32 or values.size < _SMALLEST_IN_STEPS:
-        return None
-    scale = np.abs(values).max() / np.float32(127)
-    if not 0 < scale < np.inf:
-        return None
-    steps = np.rint(values / scale).astype(np.int8)
-    if not np.array_equal(steps.astype(np.float32) * scale, values):
-        return None
-    return steps, np.asarray(scale)
 
 
 def _edge(node: Node, first: int, second: int, end: int, other_end: int) -> int:
@@ -263,8 +277,9 @@ def _edge(node: Node, first: int, second: int, end: int, other_end: int) -> int:
     )
 
 
-def describe_value(name: str, shape: Sequence[Length], kind: int = TensorProto.FLOAT) -> Any:
+def describe_value(name: str, shape: Sequence[Length], dtype: Any = np.float32) -> Any:
     """Describe an input or output of the model."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     return helper.make_tensor_value_info(
         name, kind, [n if isinstance(n, int) else str(n) if n else None for n in shape]
     )

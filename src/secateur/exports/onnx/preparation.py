@@ -12,13 +12,20 @@ from typing import Any
 import numpy as np
 
 from secateur.exports.graph import ELEMENTWISE, Atom, Constant, Graph, Node, Value
+from secateur.exports.onnx.quantised_values import QUANTISATION, recognise_quantisation
 from secateur.exports.simplification import simplify_graph
 
 __all__ = ["prepare_graph"]
 
 
-def prepare_graph(graph: Graph) -> Graph:
-    """Bring a graph into the form that the writer takes, and return it."""
+def prepare_graph(graph: Graph, dtypes: tuple[Any, Any] = (np.float32, np.float32)) -> Graph:
+    """Bring a graph into the form that the writer takes, and return it.
+
+    Args:
+        graph: Graph to change.
+        dtypes: Types of its input and output in the file.
+    """
+    recognise_quantisation(graph, dtypes)
     for node in graph.nodes:
         _mean(graph, node)  # before the division is folded into weights
     simplify_graph(graph)
@@ -167,7 +174,7 @@ def _transpose_later(graph: Graph, node: Node, makers: dict, users: dict) -> boo
     """Move transpositions behind elementwise functions and sums, where inverses cancel."""
     if node.op == "reduce":
         return _transpose_after_sum(graph, node, makers)
-    if node.op not in ELEMENTWISE:
+    if node.op not in (*ELEMENTWISE, *QUANTISATION):
         return False
     orders = {
         tuple(makers[a].attributes["order"])

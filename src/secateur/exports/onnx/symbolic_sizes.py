@@ -61,7 +61,10 @@ class _Differs(Exception):
 
 
 def lower_for_any_size(
-    f: Callable[[Any], Any], shape: Sequence[int | None], dtype: Any
+    f: Callable[[Any], Any],
+    shape: Sequence[int | None],
+    dtype: Any,
+    file_dtypes: tuple[Any, Any] = (np.float32, np.float32),
 ) -> SymbolicGraph:
     """Lower a function of rows.
 
@@ -70,11 +73,12 @@ def lower_for_any_size(
         shape: Shape of its input without the rows; None as the first length means any number of
             frames.
         dtype: Dtype of its input.
+        file_dtypes: Types of input and output in the file.
 
     Raises:
         ExportError: An operation is not supported, or rows are not independent.
     """
-    graphs = [prepare_graph(_lowered(f, shape, dtype, choice)) for choice in (0, 1)]
+    graphs = [prepare_graph(_lowered(f, shape, dtype, n), file_dtypes) for n in (0, 1)]
     try:
         return _Pair(*graphs).symbolic()
     except _Differs as error:
@@ -133,16 +137,16 @@ class _Pair:
                 raise _Differs(f"a different step in {one.where}")
             self.atoms(one.inputs, two.inputs, partner, one.where)
             self.attributes(one, two)
-            if one.op == "reduce" and self.counts_rows(one):
+            if one.op in ("reduce", "matmul") and self.counts_rows(one):
                 raise _Differs(f"its rows are summed up in {one.where}")
             self.enter(one.outputs, two.outputs, partner)
             self.other[one] = two
         self.atoms(first.outputs, second.outputs, partner, "results")
 
     def counts_rows(self, node: Node) -> bool:
-        """Whether a reduction goes over rows."""
+        """Whether a reduction or product sums over rows."""
         shape = self.shapes[node.inputs[0]]
-        lengths = [shape[a] for a in node.attributes["axes"]]
+        lengths = [shape[a] for a in node.attributes.get("axes", (-1,))]
         return any(isinstance(n, Dim) and "N" in n.names for n in lengths)
 
     def enter(self, first: Sequence[Value], second: Sequence[Value], partner: dict) -> None:

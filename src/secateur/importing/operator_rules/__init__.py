@@ -4,6 +4,7 @@ from secateur.importing.operator_rules import (
     elementwise_operators,
     recurrent_operators,
     reduction_operators,
+    resize_operators,
     shape_operators,
     window_operators,
 )
@@ -15,6 +16,7 @@ __all__ = [
     "elementwise_operators",
     "recurrent_operators",
     "reduction_operators",
+    "resize_operators",
     "shape_operators",
     "window_operators",
 ]

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 
 from secateur.distributions import Normal
-from secateur.equations import Equation, compat
+from secateur.equations import Equation
+from secateur.equations.execution import execute_moments
 from secateur.propagation.uncertain_values import Uncertain, to_normal
 
 EXACTNESS = ("exact", "moment-matched", "quadrature", "first-order", "independent")
@@ -34,8 +35,14 @@ class Call:
 
     def bind(self, *operands: Any) -> Any:
         """The primitive on plain arrays."""
-        results = compat.bind(self.equation.eqn, *operands)
+        results = self.walk.bind(self.equation, *operands)
         return results if self.equation.eqn.primitive.multiple_results else results[0]
+
+    def bind_moments(self, x: Any, w: Uncertain) -> list[Any]:
+        """The primitive on a signal and means, and on its square and variances."""
+        if self.walk.portable:
+            return [self.bind(x, w.mean), self.bind(x * x, w.variance)]
+        return execute_moments(self.equation.eqn, x, w.mean, w.variance)
 
     def note(self, exactness: str, remark: str = "") -> None:
         """Note for the coverage table how exact this evaluation is."""

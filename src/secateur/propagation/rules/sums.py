@@ -75,17 +75,20 @@ def bilinear(call: Call, x: Any, w: Any) -> Uncertain:
         mean = call.bind(x.mean, w)
         variance = call.bind(x.variance, w * w) if units is None else units.variance
     elif not isinstance(x, Uncertain):
-        mean = call.bind(x, w.mean)
-        variance = call.bind(x * x, w.variance) if units is None else units.variance
+        if units is None:
+            mean, variance = call.bind_moments(x, w)
+        else:
+            mean, variance = call.bind(x, w.mean), units.variance
     else:
-        mean = call.bind(x.mean, w.mean)
+        if units is None:
+            mean, own = call.bind_moments(x.mean, w)
+        else:
+            mean, own = call.bind(x.mean, w.mean), units.variance
         if units is not None and units.on_left:
             more = call.bind(x.variance + x.mean * x.mean, w.variance)
-            variance = more + units.variance
         else:
             more = call.bind(x.variance, w.mean * w.mean + w.variance)
-            own = call.bind(x.mean * x.mean, w.variance) if units is None else units.variance
-            variance = more + own
+        variance = more + own
         if x.sums_to_one is not None or w.sums_to_one is not None:
             variance = variance - _common_part(call, x, w, mean)
     contracted, entangled = _structure(call, x, w)
