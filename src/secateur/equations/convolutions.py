@@ -29,7 +29,7 @@ _MOST_TERMS = 64
 
 
 class Geometry(NamedTuple):
-    """A convolution but for its operands; hashable."""
+    """A convolution without its operands; hashable."""
 
     strides: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
