@@ -50,8 +50,11 @@ def command(line):
         raise AssertionError(line) from error
 """
 QUICKLY = """
+import warnings
 from dataclasses import replace
+from secateur.caveats import CaveatWarning
 from secateur.training.recipe import RECIPES
+warnings.simplefilter("ignore", CaveatWarning)  # of trainings that were cut short
 RECIPES["default"] = replace(RECIPES["default"], steps=1200, retrain_steps=300)
 """
 
