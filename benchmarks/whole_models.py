@@ -11,7 +11,8 @@ For each model of tests/whole_models.py, in float64 with standard deviations of 
 - `before`, `after`: the free energy before and after 20 steps of Adam;
 - `units`: number of units found; `largest`: the largest change of an output when a fifth of the
   units is cut and compacted away;
-- `plain`, `moments`: seconds to compile the function, and its moments; `times`: their quotient.
+- `plain`, `moments`: seconds of the processor to trace and compile the function, and its moments;
+  `times`: their quotient.
 """
 
 from __future__ import annotations

@@ -52,6 +52,7 @@ BINARY: dict[str, Callable] = {
     "min": jnp.minimum,
     "join": lambda x, y: jnp.concatenate([x[:, :2], y[:, 2:]], axis=1),
     "gate": lambda x, y: jax.nn.sigmoid(x) * y,
+    "choose": lambda x, y: jnp.where(x > 0.2, x, 0.5 * y),
 }
 
 
@@ -62,10 +63,9 @@ def random_program(seed: int) -> tuple[Callable[[Any, Any], jax.Array], list[str
     for number in range(int(rng.integers(3, 13))):
         names = ["dot", *rng.choice(list(UNARY), 4), *rng.choice(list(BINARY), 2)]
         name = "dot" if number == 0 else str(rng.choice(names))
-        # Mostly the last value, now and then an earlier one.
-        steps.append(
-            (name, max(0, number - int(rng.integers(0, 2))), int(rng.integers(0, number + 1)))
-        )
+        # Mostly the last value, now and then an earlier one, but not the input: that is certain.
+        one = max(min(number, 1), number - int(rng.integers(0, 2)))
+        steps.append((name, one, int(rng.integers(0, number + 1))))
 
     def f(weights: list[jax.Array], x: jax.Array) -> jax.Array:
         values = [x]

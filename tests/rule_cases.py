@@ -237,3 +237,14 @@ row("cond", beliefs=(X, Y))(
     lambda x, y: lax.cond(CERTAIN.sum() > 100.0, lambda: x, lambda: jax.nn.relu(y))
 )
 row("remat2", "checkpoint", "remat", beliefs=(X,))(lambda x: jax.checkpoint(jnp.tanh)(x))
+
+
+@row("ge", "select_n", beliefs=(X, Y), tolerance=0.02)
+def _(x, slope):
+    """PReLU."""
+    return jnp.where(x >= 0, x, slope * x)
+
+
+@row("lt", "sub", "select_n", beliefs=(X, Y), tolerance=0.02)
+def _(x, y):
+    return jnp.where(x < 0.5 * y, 2.0 * x - 1.0, y)

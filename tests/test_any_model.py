@@ -137,6 +137,109 @@ def test_fourier_transforms_are_the_functions_themselves_and_linear():
     assert jacobian.shape == (5, 6, 6)
 
 
+def test_local_draws_once_before_a_fourier_transform():
+    """Oracle: Parseval's theorem, which holds of every draw: both parts see the same one."""
+
+    def excess(w, x):
+        y = x @ w
+        spectrum = jnp.fft.fft(y)
+        return (spectrum.real**2 + spectrum.imag**2).sum(-1) / 6.0 - (y * y).sum(-1)
+
+    draw = sc.propagate(excess, "local")(jax.random.key(0), beliefs_of(W), X)
+    np.testing.assert_allclose(draw, 0.0, atol=1e-10)
+    rows = sc.coverage(transforms, {"a": W[0], "b": W[1]}, X, how="local")
+    assert [row for row in rows if row.rule == "sampled here"]
+
+
+# --- functions that end, choices, layouts ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("sd", [1e-6, 0.01, 0.1, 1.0])
+def test_moments_of_a_function_that_is_not_defined_everywhere(sd):
+    """Oracle: quadrature over the part of the Gaussian where the function is defined."""
+
+    def f(w, x):
+        return jnp.sqrt(1.0 - jnp.sin(w) * w * x) + jnp.log(2.0 + jnp.sin(w) + w)
+
+    mean = jnp.array([0.2, 0.7, -0.5])
+    z = np.linspace(-8.0, 8.0, 20_001)
+    nodes = mean[:, None] + sd * z[None]
+    inside = np.asarray(1.0 - jnp.sin(nodes) * nodes > 0) & (
+        np.asarray(jnp.sin(nodes)) + nodes > -2
+    )
+    density = np.exp(-0.5 * z * z)[None] * inside
+    values = np.asarray(f(jnp.where(inside, nodes, 0.1), 1.0))
+    weight = density / density.sum(1, keepdims=True)
+    truth = (weight * values).sum(1)
+    spread = np.sqrt((weight * (values - truth[:, None]) ** 2).sum(1))
+
+    def moments(variance):
+        return sc.propagate(f, "moments")(None, sc.Normal(mean, variance), jnp.ones(3))
+
+    y = moments(jnp.full(3, sd**2))
+    reaches_out = 0.0 if inside.all() else 0.35
+    np.testing.assert_allclose(y.mean, truth, atol=(1e-3 + reaches_out) * spread.max())
+    np.testing.assert_allclose(np.sqrt(y.variance), spread, rtol=1e-3 + reaches_out)
+    gradient = jax.grad(lambda v: moments(v).mean.sum() + moments(v).variance.sum())
+    assert np.isfinite(gradient(jnp.full(3, sd**2))).all()
+
+
+def test_a_log_softmax_by_logsumexp_is_one():
+    """Oracle: JAX's own log-softmax, whose moments are compared with Monte Carlo elsewhere."""
+
+    def by_hand(w, x):
+        y = x @ w
+        return y - jax.nn.logsumexp(y, axis=1, keepdims=True)
+
+    def scaled(w, x):
+        y = x @ w
+        return y - 0.5 * jax.nn.logsumexp(y, axis=1, keepdims=True)
+
+    one, other, half = (
+        sc.propagate(f, "moments")(None, beliefs_of(W), X)
+        for f in (by_hand, lambda w, x: jax.nn.log_softmax(x @ w), scaled)
+    )
+    np.testing.assert_allclose(one.mean, other.mean, rtol=1e-10)
+    np.testing.assert_allclose(one.variance, other.variance, rtol=1e-10)
+    assert not np.allclose(half.variance, other.variance, rtol=0.1)
+
+
+def test_layouts_do_not_multiply():
+    """A wavelet transform meets its values in 4ⁿ layouts. Oracle: Monte Carlo."""
+
+    def wavelets(w, x):
+        y = x @ w
+        for _ in range(12):
+            a, b = y[:, ::2], y[:, 1::2]
+            y = jnp.concatenate([a + b, a - b], axis=1) / np.sqrt(2.0)
+        return y
+
+    y = sc.propagate(wavelets, "moments")(None, beliefs_of(W), X)
+    jacobian = jax.jacobian(wavelets)(W, X)
+    spread = np.sqrt(0.01 * (jacobian**2).sum((-2, -1)))
+    np.testing.assert_allclose(np.median(np.sqrt(y.variance) / spread), 1.0, atol=0.3)
+
+
+def test_a_filter_whose_state_returns_in_new_layouts_settles():
+    """A Kalman filter's covariance is sliced, multiplied and put together again in every step."""
+
+    def filtered(p, x):
+        def step(state, y):
+            mean, p_ = state
+            mean, p_ = p["a"] @ mean, p["a"] @ p_ @ p["a"].T + 0.1 * jnp.eye(2)
+            gain = p_[:, 0] / (p_[0, 0] + jnp.exp(p["r"]))
+            mean = mean + gain * (y - mean[0])
+            return (mean, p_ - gain[:, None] * p_[0][None]), mean[0]
+
+        return lax.scan(step, (jnp.zeros(2), jnp.eye(2)), x)[1]
+
+    p = {"a": jnp.array([[0.9, 0.2], [-0.1, 0.8]]), "r": jnp.zeros(())}
+    y = jax.eval_shape(
+        lambda b, x: sc.propagate(filtered, "moments")(None, b, x), beliefs_of(p, 1e-4), X[0]
+    )
+    assert y.mean.shape == (6,)
+
+
 # --- loops ----------------------------------------------------------------------------------------
 
 

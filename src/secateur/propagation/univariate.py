@@ -327,7 +327,7 @@ def _closed_form(
         return _exponential(mean, variance, 0.0)
     if name == "expm1":
         return _exponential(mean, variance, 1.0)
-    if name in ("max", "min"):
+    if name in ("max", "min") and equation.inputs.count(group.root) == 1:
         return _bounded(equation, group.root, mean, variance, read)
     squares = name == "mul" and equation.inputs[0] is equation.inputs[1]
     if name == "square" or squares or (name == "integer_pow" and equation.params["y"] == 2):

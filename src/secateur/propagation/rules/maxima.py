@@ -91,20 +91,19 @@ def moments_of_maximum(means: list[Array], variances: list[Array]) -> tuple[Arra
     low = jnp.max(fixed_m - reach * fixed_sigma, axis=0)
     high = jnp.max(fixed_m + reach * fixed_sigma, axis=0)
     inner = jnp.sort(jnp.clip(fixed_m, low[None], high[None]), axis=0)
-    edges = [low, *inner, high]
+    edges = jnp.concatenate([low[None], inner, high[None]])[:, None]
     count = 24 if m.dtype == jnp.float64 else 12
     u, w = unit_legendre(count, centre)
-    first, second = jnp.zeros_like(centre), jnp.zeros_like(centre)
-    half = float(np.sqrt(0.5))
-    for start, end in itertools.pairwise(edges):
-        left, right = start[None], end[None]
-        t = left + (right - left) * u
-        z = (t[:, None] - m[None]) / sigma[None]
-        below = jnp.prod(0.5 * jax.lax.erfc(-half * jnp.clip(z, -40.0, 40.0)), axis=1)
-        # left of the centre −F, right of it 1 − F
-        term = w * (right - left) * (jnp.where(t > centre[None], 1.0, 0.0) - below)
-        first = first + jnp.sum(term, axis=0)
-        second = second + 2.0 * jnp.sum(term * (t - centre[None]), axis=0)
+    # All panels at once: axes are panels, places in a panel, and those of the result.
+    length = edges[1:] - edges[:-1]
+    t = edges[:-1] + length * u[None]
+    z = (t[:, :, None] - m[None, None]) / sigma[None, None]
+    below = jnp.prod(0.5 * jax.lax.erfc(-float(np.sqrt(0.5)) * jnp.clip(z, -40.0, 40.0)), axis=2)
+    # left of the centre −F, right of it 1 − F
+    above = t - centre[None, None]
+    term = w[None] * length * (jnp.where(above > 0.0, 1.0, 0.0) - below)
+    first = jnp.sum(term, axis=(0, 1))
+    second = 2.0 * jnp.sum(term * above, axis=(0, 1))
     # Narrower than rounding, the maximum is the plain one, with its derivative.
     certain = high - low <= 1e3 * jnp.finfo(m.dtype).eps * jnp.abs(centre)
     plain_mean, plain_variance = largest_mean(m, v)
