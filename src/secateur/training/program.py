@@ -27,7 +27,7 @@ from secateur.training.coordinates import Coordinates, Vectors
 from secateur.training.hierarchy import PriorGroups, fit_priors, hyper_complexity
 from secateur.training.layout import Layout, flat_complexity, to_numpy
 from secateur.training.objective import compute_parts
-from secateur.training.unit_steps import SHAPE_INTERVAL, Shapes, move_shapes
+from secateur.training.unit_steps import SHAPE_INTERVAL, Shapes
 
 # Number of rows that a running estimate of the noise averages: 5 % accurate, and soon renewed.
 _NOISE_MEMORY = 1024
@@ -231,13 +231,11 @@ def _run_epoch(
     noise_share = min(1.0, batch_size / min(_NOISE_MEMORY, rows))
 
     def compute_objective(
-        moved: Any, weights: Coordinates, shapes: Shapes, noise: Any, noise_steps: Array,
-        batch: Batch,
-    ) -> tuple[Array, Any]:  # fmt: skip
-        weights, free = weights.replace_optimised(moved[0]), moved[1]
-        flat = shapes.beliefs(weights, state.alive)
-        leaves = spec.layout.split_beliefs(flat, shapes.leaves)
-        beliefs = spec.layout.build_tree(leaves, constants.certain)
+        moved: tuple[Coordinates, Any], shapes: Shapes, noise: Any, noise_steps: Array, batch: Batch
+    ) -> tuple[Array, Any]:
+        part, free = moved
+        flat = shapes.beliefs(part, state.alive)
+        beliefs = spec.layout.beliefs(flat, constants.certain)
         prediction = forward(take_noise(batch.noise, draw_count, dtype), beliefs, batch.inputs)
         targets, counts = batch.targets, batch.counts
         if spec.conjugate_noise:
@@ -252,57 +250,49 @@ def _run_epoch(
             noise = jax.tree.map(lambda old, new: old + share * (new - old), noise, fresh)
         else:
             noise = jax.tree.map(jax.nn.softplus, free)
-        divergence = flat_complexity(weights, state.alive, state.prior, flat)
+        divergence = flat_complexity(shapes.join(part), state.alive, state.prior, flat)
         likelihood = constants.likelihood
         parts = compute_parts(divergence, likelihood, noise, prediction, targets, weights=counts)
         accuracy = schedule.row_weight * parts.accuracy
         value = batch.warmth * divergence + parts.complexity_noise - accuracy
         return value / schedule.size, (noise, divergence, accuracy)
 
-    def differentiate(weights: Coordinates, shapes: Shapes, free: Any, *rest: Any) -> Any:
-        moved = weights.optimised(), free
-        slopes, result = jax.grad(compute_objective, has_aux=True)(moved, weights, shapes, *rest)
-        return (shapes.pull_gradient(slopes[0]), slopes[1]), result, weights, shapes
+    def differentiate(moved: Any, shapes: Shapes, *rest: Any) -> Any:
+        slopes, result = jax.grad(compute_objective, has_aux=True)(moved, shapes, *rest)
+        return (shapes.pull_gradient(slopes[0]), slopes[1]), result, shapes
 
-    def differentiate_all(weights: Coordinates, shapes: Shapes, free: Any, *rest: Any) -> Any:
-        """Likewise by the shapes too, which take a step."""
+    def differentiate_all(moved: Any, shapes: Shapes, *rest: Any) -> Any:
+        """Likewise, and let the shapes take a step."""
 
-        def compute(moved: Any, coordinates: Any) -> tuple[Array, Any]:
-            own = weights.replace_shapes(coordinates)
-            follow = Shapes.of(spec.layout, own, state.alive)
-            return compute_objective(moved, own, follow, *rest)
+        def compute(moved: Any, factors: Vectors) -> tuple[Array, Any]:
+            return compute_objective(moved, Shapes.of_factors(factors), *rest)
 
-        moved, coordinates = (weights.optimised(), free), weights.shapes()
-        both, result = jax.grad(compute, argnums=(0, 1), has_aux=True)(moved, coordinates)
-        slopes, by_shapes = both
-        by_shapes = jax.tree.map(lambda slope: schedule.size * slope, by_shapes)
-        cooling = rest[-1].rate / schedule.rate
-        weights = move_shapes(weights, by_shapes, cooling, state.alive)
-        follow = Shapes.of(spec.layout, weights, state.alive)
-        return (shapes.pull_gradient(slopes[0]), slopes[1]), result, weights, follow
+        both, result = jax.grad(compute, argnums=(0, 1), has_aux=True)(moved, shapes.factors)
+        slopes, by_factors = both[0], jax.tree.map(lambda g: schedule.size * g, both[1])
+        after = shapes.move(by_factors, rest[-1].rate / schedule.rate)
+        return (shapes.pull_gradient(slopes[0]), slopes[1]), result, after
 
     def step(carry: Any, batch: Batch) -> tuple[Any, None]:
-        weights, shapes, free, memory, noise, noise_steps, sums, bad_step = carry
-        at = (weights, shapes, free, noise, noise_steps, batch)
-        if weights.mixing:
+        moved, shapes, memory, noise, noise_steps, sums, bad_step = carry
+        if state.weights.mixing:
             is_due = (first_step + batch.number) % SHAPE_INTERVAL == 0
+            at = (moved, shapes, noise, noise_steps, batch)
             found = jax.lax.cond(is_due, differentiate_all, differentiate, *at)
         else:
-            found = differentiate(*at)
-        gradient, (noise, divergence, accuracy), weights, shapes = found
-        moved = weights.optimised(), free
+            found = differentiate(moved, shapes, noise, noise_steps, batch)
+        gradient, (noise, divergence, accuracy), shapes = found
         update, memory = spec.optimiser.update(gradient, memory, moved)
-        weights = shapes.push_update(weights, update[0], batch.rate)
-        free = jax.tree.map(lambda p, u: p + batch.rate * u, free, update[1])
+        update = shapes.push_update(update[0]), update[1]
+        moved = jax.tree.map(lambda p, u: p + batch.rate * u, moved, update)
         finite = jnp.isfinite(divergence - accuracy)
         bad_step = jnp.where((bad_step < 0) & ~finite, batch.number, bad_step)
         sums = (sums[0] + divergence, sums[1] + accuracy)
-        return (weights, shapes, free, memory, noise, noise_steps + 1, sums, bad_step), None
+        return (moved, shapes, memory, noise, noise_steps + 1, sums, bad_step), None
 
     zero, no_step = jnp.zeros((), dtype), jnp.full((), -1)
-    _, free = select_moved(spec, state.weights, state.noise)
-    shapes = Shapes.of(spec.layout, state.weights, state.alive)
-    start = (state.weights, shapes, free, state.memory, state.noise, state.noise_steps)
+    moved = select_moved(spec, state.weights, state.noise)
+    shapes = Shapes.of(state.weights, state.alive)
+    start = (moved, shapes, state.memory, state.noise, state.noise_steps)
     carry = (*start, (zero, zero), no_step)
     carry, _ = jax.lax.scan(step, carry, _make_batches(spec, schedule, state, data, draw_count))
     return _finish_epoch(spec, constants, state, carry, steps_per_pass(rows, batch_size))
@@ -312,7 +302,8 @@ def _finish_epoch(
     spec: ProgramSpec, constants: Constants, state: TrainingState, carry: Any, batches: int
 ) -> tuple[TrainingState, EpochRecord]:
     """Return the state after the steps of an epoch, and its record."""
-    weights, _, free, memory, noise, noise_steps, sums, bad_step = carry
+    (part, free), shapes, memory, noise, noise_steps, sums, bad_step = carry
+    weights = shapes.join(part)
     if not spec.conjugate_noise:
         noise = jax.tree.map(jax.nn.softplus, free)
     is_finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(v)) for v in jax.tree.leaves(weights)]))

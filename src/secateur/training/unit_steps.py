@@ -25,7 +25,6 @@ from jax import Array
 
 from secateur.distributions import Normal, UnitNormal
 from secateur.training.coordinates import Coordinates, Vectors, make_factor
-from secateur.training.layout import Layout
 
 # Number of steps of the optimiser for one of the shapes, whose gradients cost more than all else.
 SHAPE_INTERVAL = 20
@@ -34,41 +33,56 @@ SHAPE_SHARE = 0.2
 
 
 class Shapes(NamedTuple):
-    """What follows from the shapes of all units, and stays the same between two of their steps.
+    """The shapes of all units, and what follows from them; constant between two of their steps.
 
     Attributes:
         factors: L of every unit, by vector; None where there is no covariance.
         variances: Variances of single weights, likewise.
         scales: s of every unit, likewise.
-        leaves: Factors of the leaves.
     """
 
     factors: Vectors
     variances: Vectors
     scales: Vectors
-    leaves: list[Any]
 
     @classmethod
-    def of(cls, layout: Layout, weights: Coordinates, alive: Vectors) -> Shapes:
+    def of(cls, weights: Coordinates, alive: Vectors) -> Shapes:
         """Return those of some weights."""
-        flat = weights.beliefs(alive)
-        mixing = weights.mixing or (None,) * len(flat)
-        pairs = list(zip(flat, mixing, strict=True))
-        factors = [None if o is None else _take_factor(q).reshape(o.shape) for q, o in pairs]
-        return cls(
-            tuple(factors),
-            tuple(None if o is None else q.variance for q, o in pairs),
-            tuple(None if f is None else _find_scale(f) for f in factors),
-            layout.split_factors(flat),
+        mixing = weights.mixing or (None,) * len(alive)
+        columns = zip(weights.log_deviations, mixing, alive, strict=True)
+        return cls.of_factors(
+            tuple(None if o is None else make_factor(s, o, a) for s, o, a in columns)
         )
 
-    def beliefs(self, weights: Coordinates, alive: Vectors) -> tuple[Normal, ...]:
-        """Return the flat beliefs about weights of these shapes."""
-        independent = Coordinates(weights.means, weights.log_deviations).beliefs(alive)
-        columns = zip(independent, self.variances, self.factors, strict=True)
+    @classmethod
+    def of_factors(cls, factors: Vectors) -> Shapes:
+        """Return those of some factors."""
+        squares = [None if f is None else jnp.sum(jnp.square(f), axis=2) for f in factors]
+        return cls(
+            factors,
+            tuple(None if v is None else v.reshape(-1) for v in squares),
+            tuple(None if v is None else _find_scale(v) for v in squares),
+        )
+
+    def join(self, part: Coordinates) -> Coordinates:
+        """Return all coordinates; `part` is what the optimiser moves."""
+        pairs = list(zip(part.log_deviations, self.factors, strict=True))
+        if all(f is None for _, f in pairs):
+            return part
+        logs = tuple(s if f is None else _find_logs(f) for s, f in pairs)
+        mixing = tuple(None if f is None else jnp.tril(f, -1) for f in self.factors)
+        return Coordinates(part.means, logs, mixing)
+
+    def beliefs(self, part: Coordinates, alive: Vectors) -> tuple[Normal, ...]:
+        """Return the flat beliefs; `part` is what the optimiser moves."""
+        columns = zip(part.means, part.log_deviations, alive, strict=True)
+        held = [(jnp.where(a, m, 0), s, a) for m, s, a in columns]
+        shapes = zip(held, self.variances, self.factors, strict=True)
         return tuple(
-            q if f is None else UnitNormal(q.mean, v, f.reshape(-1, f.shape[-1]))
-            for q, v, f in columns
+            Normal(m, jnp.where(a, jnp.exp(2 * s), 0))
+            if f is None
+            else UnitNormal(m, v, f.reshape(-1, f.shape[-1]))
+            for (m, s, a), v, f in shapes
         )
 
     def pull_gradient(self, gradient: Coordinates) -> Coordinates:
@@ -76,24 +90,23 @@ class Shapes(NamedTuple):
         columns = zip(self.factors, self.scales, gradient.means, strict=True)
         return gradient._replace(means=tuple(_pull(*column) for column in columns))
 
-    def push_update(self, weights: Coordinates, update: Coordinates, rate: Any) -> Coordinates:
-        """Return the coordinates after a step in the coordinates of each unit.
+    def push_update(self, update: Coordinates) -> Coordinates:
+        """Return a step in the coordinates of each unit as one of the weights."""
+        columns = zip(self.factors, self.scales, update.means, strict=True)
+        return update._replace(means=tuple(_push(*column) for column in columns))
+
+    def move(self, slopes: Vectors, cooling: Any) -> Shapes:
+        """Return the shapes after a natural-gradient step.
 
         Args:
-            weights: Coordinates before.
-            update: What the optimiser adds to `weights.optimised()`, in these coordinates.
-            rate: What to multiply it by.
+            slopes: Derivatives of the free energy, in nats, by the factors.
+            cooling: Learning rate now as a share of the full one.
         """
-        pairs = zip(weights.log_deviations, update.log_deviations, strict=True)
-        logs = tuple(s if u is None else s + rate * u for s, u in pairs)
-        columns = zip(weights.means, self.factors, self.scales, update.means, strict=True)
-        means = tuple(m + rate * _push(*column) for m, *column in columns)
-        return Coordinates(means, logs, weights.mixing)
-
-
-def _take_factor(q: Normal) -> Array:
-    assert isinstance(q, UnitNormal)
-    return q.factor
+        share = SHAPE_SHARE * cooling
+        pairs = zip(self.factors, slopes, strict=True)
+        return Shapes.of_factors(
+            tuple(None if f is None else _move_factor(f, g, share) for f, g in pairs)
+        )
 
 
 def _pull(factor: Any, scale: Any, slope: Array) -> Array:
@@ -110,48 +123,27 @@ def _push(factor: Any, scale: Any, step: Array) -> Array:
     return (moved / scale).reshape(-1)
 
 
-def _find_scale(factor: Array) -> Array:
+def _find_scale(variance: Array) -> Array:
     """The deviation of a weight of each unit, in the mean square; 1 where none is alive."""
-    count = jnp.sum(jnp.any(factor != 0, axis=2), axis=1)
-    square = jnp.sum(jnp.square(factor), axis=(1, 2)) / jnp.maximum(count, 1)
+    count = jnp.sum(variance > 0, axis=1)
+    square = jnp.sum(variance, axis=1) / jnp.maximum(count, 1)
     return jnp.sqrt(jnp.where(square > 0, square, 1))[:, None]
 
 
-def move_shapes(
-    weights: Coordinates, gradient: tuple[Vectors, Vectors], cooling: Any, alive: Vectors
-) -> Coordinates:
-    """Return the coordinates after a natural-gradient step of the shapes of all units.
-
-    Args:
-        weights: Coordinates before.
-        gradient: Derivatives of the free energy, in nats, by `weights.shapes()`.
-        cooling: Learning rate now as a share of the full one.
-        alive: Which weights are alive.
-    """
-    columns = zip(*weights[1:], *gradient, alive, strict=True)
-    shapes = [_move_shape(*column, share=SHAPE_SHARE * cooling) for column in columns]
-    logs, mixing = map(tuple, zip(*shapes, strict=True))
-    return weights.replace_shapes((logs, mixing))
-
-
-def _move_shape(
-    log: Array, mixing: Any, log_slope: Any, mixing_slope: Any, alive: Array, *, share: Any
-) -> Any:
-    if mixing is None:
-        return None, None
-    factor = make_factor(log, mixing, alive)
-    units, size, _ = factor.shape
+def _find_logs(factor: Array) -> Array:
+    """Logarithms of the diagonals; 0 where a weight is not alive."""
     own = jnp.diagonal(factor, axis1=1, axis2=2)
-    # exp(log) is the diagonal of L.
-    diagonal = jnp.where(own > 0, log_slope.reshape(units, size) / jnp.where(own > 0, own, 1), 0)
-    eye = jnp.eye(size, dtype=log.dtype)[None]
-    by_factor = jnp.tril(mixing_slope, -1) + diagonal[:, :, None] * eye
-    excess = jnp.einsum("uki,ukj->uij", factor, by_factor)
+    return jnp.log(jnp.where(own > 0, own, 1)).reshape(-1)
+
+
+def _move_factor(factor: Array, slope: Array, share: Any) -> Array:
+    live = jnp.diagonal(factor, axis1=1, axis2=2) > 0
+    excess = jnp.einsum("uki,ukj->uij", factor, slope)
+    excess = jnp.where(live[:, :, None] & live[:, None, :], excess, 0)
     ahead = jnp.tril(excess, -1)
     level = jnp.diagonal(excess, axis1=1, axis2=2)
     square = 2 * jnp.sum(jnp.square(ahead), axis=(1, 2)) + jnp.sum(jnp.square(level), axis=1)
     rho = (share / (1 + share * jnp.sqrt(square)))[:, None]
-    shrink = -0.5 * rho * level
-    change = jnp.exp(shrink)[:, :, None] * eye - rho[:, :, None] * ahead
-    after = jnp.einsum("uik,ukj->uij", factor, change)
-    return log + jnp.where(alive, shrink.reshape(-1), 0), jnp.tril(after, -1)
+    eye = jnp.eye(factor.shape[1], dtype=factor.dtype)[None]
+    change = jnp.exp(-0.5 * rho * level)[:, :, None] * eye - rho[:, :, None] * ahead
+    return jnp.tril(jnp.einsum("uik,ukj->uij", factor, change))
