@@ -263,7 +263,7 @@ def test_moments_against_samples(name, uncertain_signal):
     signal = Normal(x, jnp.full_like(x, 0.1)) if uncertain_signal else x
     belief = Normal(kernel, jnp.full_like(kernel, 0.2))
     moments = propagate(lambda k, x: f(x, k), "moments")(None, belief, signal)
-    count = 20_000
+    count = 4_000
     keys = jax.random.split(jax.random.key(1), 2)
     kernels = kernel[None] + math.sqrt(0.2) * jax.random.normal(keys[0], (count, *kernel_shape))
     signals = x[None] + math.sqrt(0.1) * uncertain_signal * jax.random.normal(

@@ -18,11 +18,8 @@ from secateur.equations import compat
 from secateur.equations.control_flow import Scan, WhileLoop, branches, recomputed_part
 from secateur.equations.convolutions import Geometry, can_convolve, convolve
 from secateur.equations.pooling import reduce_windows
-from secateur.equations.primitives import CONTROL_FLOW
+from secateur.equations.primitives import CONTROL_FLOW, WITH_OWN_RULES
 from secateur.equations.tracing import all_equations, wrapped_jaxpr
-
-# Their derivatives are not those of the equations inside.
-_OPAQUE = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_vmap_call")
 
 
 def prefers_fast_forms() -> bool:
@@ -84,7 +81,7 @@ def execute_jaxpr(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> l
 def _execute_inside(eqn: Any, operands: list[Any]) -> list[Any]:
     """Return the results of a call or of control flow, with the fastest forms inside."""
     name = eqn.primitive.name
-    if name in _OPAQUE:
+    if name in WITH_OWN_RULES:
         return compat.bind(eqn, *operands)
     inner = wrapped_jaxpr(eqn)
     if inner is not None:

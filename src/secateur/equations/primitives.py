@@ -154,6 +154,8 @@ CALLS = {
     "composite": "jaxpr",
     "custom_vmap_call": "call",
 }
+# Calls whose derivatives, or batches, are not those of the equations inside.
+WITH_OWN_RULES = {name for name in CALLS if name.startswith("custom_")}
 # Names of functions (not of primitives) that are written with max and abs for numerical reasons,
 # and yet are smooth as a whole.
 SMOOTH_CALLS = {"logaddexp", "softplus", "logaddexp2"}

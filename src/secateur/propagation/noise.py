@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from secateur.propagation.random_numbers import draw_normal
+
 
 class FreshNoise:
     """Noise drawn as it is needed; every draw folds a number of its own into the key.
@@ -33,7 +35,7 @@ class FreshNoise:
 
     def normal(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Draw standard Normal numbers."""
-        return jax.random.normal(self.key(), shape, dtype)
+        return draw_normal(self.key(), shape, dtype)
 
 
 class DrawnNoise:

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from secateur.propagation.noise import DrawnNoise
+from secateur.propagation.random_numbers import draw_normal
 
 # Number of rows in a piece, at most.
 _PIECE_ROWS = 2048
@@ -112,7 +113,7 @@ def draw_noise(
     if batches * draw_count > _DRAWN_AT_ONCE:
         return keys, None
     shape = (batches, draw_count)
-    return keys, jax.random.normal(jax.random.fold_in(key, batches), shape, dtype)
+    return keys, draw_normal(jax.random.fold_in(key, batches), shape, dtype)
 
 
 def take_noise(
@@ -123,5 +124,5 @@ def take_noise(
         return None
     key, numbers = drawn
     if numbers is None:
-        numbers = jax.random.normal(key, (draw_count,), dtype)
+        numbers = draw_normal(key, (draw_count,), dtype)
     return DrawnNoise(numbers, jax.random.fold_in(key, 1))
