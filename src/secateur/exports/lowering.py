@@ -189,7 +189,7 @@ class Lowering:
     def _convert_element_type(self, node: Equation, operands: list[Atom]) -> Atom:
         (x,) = operands
         after = np.dtype(node.outputs[0].dtype)
-        if x.dtype.kind == after.kind == "f":
+        if x.dtype.kind == after.kind and after.kind in "fi":
             return x
         if x.dtype.kind == "b" and after.kind == "f":
             one, zero = (Constant.of(np.full((1,) * len(x.shape), v, after)) for v in (1, 0))
@@ -340,6 +340,31 @@ class Lowering:
         limits = [a + size for a, size in zip(first, sizes, strict=True)]
         steps = (1,) * len(first)
         return self.add_like("slice", [x], node, starts=first, limits=limits, steps=steps)
+
+    def _gather(self, node: Equation, operands: list[Atom]) -> Atom:
+        """Return whole slices of a table, picked along one axis."""
+        table, places = operands
+        numbers, sizes = node.params["dimension_numbers"], node.params["slice_sizes"]
+        axes, rank = tuple(numbers.start_index_map), len(places.shape) - 1
+        picked = [n if a not in axes else 1 for a, n in enumerate(table.shape)]
+        axis = axes[0]
+        if (
+            not isinstance(table, Constant) or numbers.operand_batching_dims or len(axes) != 1
+            or tuple(numbers.collapsed_slice_dims) != axes or list(sizes) != picked
+        ):  # fmt: skip
+            raise ExportError(
+                f"an index that is computed cannot be exported ({node.where}). Supported: looking "
+                "up whole rows of a table, as embeddings do."
+            )
+        places = self.reshape(places, places.shape[:-1], node)
+        kept = [n for a, n in enumerate(table.shape) if a != axis]
+        shape = [*places.shape, *kept]
+        y: Atom = self.add("gather", [places], shape, node.outputs[0].dtype, node,
+                           table=np.moveaxis(table.full(), axis, 0))  # fmt: skip
+        offsets, order = list(numbers.offset_dims), list(range(rank))
+        ends = [offsets.index(a) + rank if a in offsets else order.pop(0)
+                for a in range(len(shape))]  # fmt: skip
+        return self.transpose(y, ends, node)
 
     def _split(self, node: Equation, operands: list[Atom]) -> list[Atom]:
         (x,) = operands
