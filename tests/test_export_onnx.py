@@ -28,6 +28,7 @@ from secateur.training.scaling import Affine, Scaling
 from test_export_cells import assert_equals_its_body
 
 LOOKUPS = [c for c in zoo.CASES if "embed" in c.name.lower()]
+REFUSED = [c for c in LOOKUPS if c.framework == "equinox"]  # picked at two computed places
 CASES = [c for c in zoo.CASES if c not in LOOKUPS]
 
 
@@ -97,7 +98,14 @@ def test_models_of_all_libraries(case):
         assert_equals_its_body(cell, node)
 
 
-@pytest.mark.parametrize("case", LOOKUPS, ids=[case.name for case in LOOKUPS])
+@pytest.mark.parametrize("case", REFUSED, ids=[case.name for case in REFUSED])
+def test_models_that_are_refused_name_the_users_line(case):
+    model = case.build()
+    with pytest.raises(ExportError, match=r"cannot be exported \(.*\.py:\d+.*\)"):
+        lower_function(lambda x: model.f(model.params, x), shape_of(model.x))
+
+
+@pytest.mark.parametrize("case", [c for c in LOOKUPS if c not in REFUSED], ids=lambda c: c.name)
 def test_rows_of_tables_are_looked_up(case):
     """The steps in NumPy; oracle: the model in JAX."""
     model = case.build()

@@ -19,6 +19,7 @@ from secateur.equations.primitives import (
     Policy,
     policies,
 )
+from secateur.exports.array_operands import lower_lookup, lower_product
 from secateur.exports.constant_folding import evaluate_known, to_numbers
 from secateur.exports.graph import (
     ELEMENTWISE,
@@ -203,7 +204,7 @@ class Lowering:
         left, right = operands
         (left_axes, right_axes), (batch, _) = node.params["dimension_numbers"]
         if batch or all(isinstance(a, Value) for a in operands):
-            return self.multiply(left, right, node)
+            return lower_product(self, left, right, node)
         weights_left = isinstance(left, Constant)
         weights, x = (left, right) if weights_left else (right, left)
         w_axes, x_axes = (left_axes, right_axes) if weights_left else (right_axes, left_axes)
@@ -228,26 +229,6 @@ class Lowering:
             free = len(kept)
             y = self.transpose(y, [*range(free, free + len(out)), *range(free)], node)
         return y
-
-    def multiply(self, left: Atom, right: Atom, node: Equation) -> Atom:
-        """Return the product of two arrays as one of matrices, of which there are many."""
-        (left_sums, right_sums), (left_batch, right_batch) = node.params["dimension_numbers"]
-
-        def as_matrices(atom: Atom, batch: Any, sums: Any, *, sums_last: bool) -> Atom:
-            free = [a for a in range(len(atom.shape)) if a not in (*batch, *sums)]
-            order = [*batch, *free, *sums] if sums_last else [*batch, *sums, *free]
-            sizes = [int(np.prod([atom.shape[a] for a in axes], dtype=int))
-                     for axes in ((free, sums) if sums_last else (sums, free))]  # fmt: skip
-            shape = [*(atom.shape[a] for a in batch), *sizes]
-            return self.reshape(self.transpose(atom, order, node), shape, node)
-
-        first = as_matrices(left, left_batch, left_sums, sums_last=True)
-        second = as_matrices(right, right_batch, right_sums, sums_last=False)
-        out = node.outputs[0]
-        shape = [*first.shape[:-1], second.shape[-1]]
-        return self.reshape(
-            self.add("matmul", [first, second], shape, out.dtype, node), out.shape, node
-        )
 
     def _conv_general_dilated(self, node: Equation, operands: list[Atom]) -> Atom:
         x, kernel = operands
@@ -342,29 +323,7 @@ class Lowering:
         return self.add_like("slice", [x], node, starts=first, limits=limits, steps=steps)
 
     def _gather(self, node: Equation, operands: list[Atom]) -> Atom:
-        """Return whole slices of a table, picked along one axis."""
-        table, places = operands
-        numbers, sizes = node.params["dimension_numbers"], node.params["slice_sizes"]
-        axes, rank = tuple(numbers.start_index_map), len(places.shape) - 1
-        picked = [n if a not in axes else 1 for a, n in enumerate(table.shape)]
-        axis = axes[0]
-        if (
-            not isinstance(table, Constant) or numbers.operand_batching_dims or len(axes) != 1
-            or tuple(numbers.collapsed_slice_dims) != axes or list(sizes) != picked
-        ):  # fmt: skip
-            raise ExportError(
-                f"an index that is computed cannot be exported ({node.where}). Supported: looking "
-                "up whole rows of a table, as embeddings do."
-            )
-        places = self.reshape(places, places.shape[:-1], node)
-        kept = [n for a, n in enumerate(table.shape) if a != axis]
-        shape = [*places.shape, *kept]
-        y: Atom = self.add("gather", [places], shape, node.outputs[0].dtype, node,
-                           table=np.moveaxis(table.full(), axis, 0))  # fmt: skip
-        offsets, order = list(numbers.offset_dims), list(range(rank))
-        ends = [offsets.index(a) + rank if a in offsets else order.pop(0)
-                for a in range(len(shape))]  # fmt: skip
-        return self.transpose(y, ends, node)
+        return lower_lookup(self, operands, node)
 
     def _split(self, node: Equation, operands: list[Atom]) -> list[Atom]:
         (x,) = operands

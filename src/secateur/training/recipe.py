@@ -97,9 +97,9 @@ RECIPES = {
         cooling=0.0,
         stops=False,
     ),
-    # For networks that were trained elsewhere, whose data are not standardised. Most weights are not
-    # needed; while they stay, they are noise to the others and narrow the prior that is learnt. So
-    # they are cut early, and training goes on between cuts.
+    # For networks that were trained elsewhere, whose data are not standardised. Most weights are
+    # not needed; while they stay, they are noise to the others and narrow the prior that is learnt.
+    # So they are cut early, and training goes on between cuts.
     "trained": Recipe(
         standardise_inputs=False,
         standardise_targets=False,
