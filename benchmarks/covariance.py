@@ -1,17 +1,20 @@
 """Mean field beside covariance within units: free energy, what a cut promises, held-out rows.
 
-    python benchmarks/covariance.py [--tables a,b] [--seeds 5] [--steps 20000] [--json FILE]
+    python benchmarks/covariance.py [--tables a,b] [--seeds 5] [--steps 20000] [--results FILE]
+    python benchmarks/covariance.py --results FILE --page docs/results/covariance.md
 
-Both posteriors are trained and pruned in the same run, on the same splits (four fifths of the rows,
-drawn with the seed), with the default recipe except for the steps. Networks have one hidden
-layer of 50 units, for tecator of 10. Printed are medians over the seeds:
+What is in FILE already is not computed again. Both posteriors are trained and pruned in the same
+run, on the same splits (four fifths of the rows, drawn with the seed), with the default recipe
+except for the steps, and with the variances of the priors learnt by input, as by `secateur fit`
+(`--learn-priors none`: N(0, 1)). Networks have one hidden layer of 50 units, for tecator of 10.
+Printed are medians over the seeds:
 
     fit, pruned     free energy before and after pruning, nats
     promised        change of the first cut that Bayesian model reduction expects, and
     came            what it was at once, before any training; |gap| is the median of the difference
     left            weights after pruning
     rmse, ll, cover held-out root-mean-square error, log-density per row, share within 95 %
-    ms/step         duration of a training step, all seeds side by side, with compiling left out
+    ms/step         processor time of a training step of one seed, with compiling left out
 
 `planted` is sin(2 x₀) + x₁ x₂ of 15 inputs with 600 rows; `useless` is the share of its other 12
 inputs that stay alive.
@@ -75,7 +78,9 @@ def judge(trained: sc.Trained, rows: tuple[np.ndarray, np.ndarray]) -> dict[str,
     }
 
 
-def measure(name: str, posterior: str, seeds: int, steps: int, cache: Path) -> list[dict]:
+def measure(
+    name: str, posterior: str, seeds: int, steps: int, learn_priors: str | None, cache: Path
+) -> list[dict]:
     """Train and prune all seeds of one table side by side."""
     pairs = [split(*read(name, seed, cache), seed) for seed in range(seeds)]
     data = [train for train, _ in pairs]
@@ -83,20 +88,24 @@ def measure(name: str, posterior: str, seeds: int, steps: int, cache: Path) -> l
     model = sc.BayesianModel(network, network.init(jax.random.key(0)), posterior=posterior)
     recipe = replace(sc.Recipe(), steps=steps, retrain_steps=steps // 4)
     keys = jax.random.split(jax.random.key(1), seeds)
-    sc.fit_many(model, data, keys=keys, recipe=recipe, epochs=1, progress=False)  # compiles
-    start = time.perf_counter()
-    fits = sc.fit_many(model, data, keys=keys, recipe=recipe, progress=False)
-    seconds = time.perf_counter() - start
+    options = {"keys": keys, "recipe": recipe, "learn_priors": learn_priors, "progress": False}
+    sc.fit_many(model, data, epochs=1, **options)  # compiles
+    start = time.process_time()
+    fits = sc.fit_many(model, data, **options)
+    seconds = time.process_time() - start
     batches = -(-len(data[0][0]) // recipe.batch_size)
     pruned = sc.prune_many(fits, data, key=jax.random.key(2), progress=False)
     results = []
-    for before, after, (_, test) in zip(fits, pruned, pairs, strict=True):
+    triples = zip(fits, pruned, pairs, strict=True)
+    for seed, (before, after, (_, test)) in enumerate(triples):
         alive = np.asarray(after.beliefs["layers"][0]["weights"].variance) > 0
         cuts = after.rounds or (None,)
         results.append(
             {
                 "table": name,
                 "posterior": posterior,
+                "seed": seed,
+                "steps": steps,
                 "fit": before.free_energy,
                 "pruned": after.free_energy,
                 "promised": cuts[0].estimated if cuts[0] else 0.0,
@@ -107,7 +116,7 @@ def measure(name: str, posterior: str, seeds: int, steps: int, cache: Path) -> l
                 "left": after.live_weights,
                 "inputs": int(alive.any(axis=1).sum()),
                 "useless": float(alive.any(axis=1)[3:].mean()) if name == "planted" else None,
-                "ms/step": 1e3 * seconds / (before.epochs * batches),
+                "ms/step": 1e3 * seconds / (before.epochs * batches * seeds),
                 "before": judge(before, test),
                 **judge(after, test),
             }
@@ -115,15 +124,41 @@ def measure(name: str, posterior: str, seeds: int, steps: int, cache: Path) -> l
     return results
 
 
-def show(name: str, results: list[dict]) -> None:
-    columns = ("fit", "pruned", "promised", "came", "gap", "rounds", "left", "inputs", "rmse", "ll",
-               "cover", "ms/step")  # fmt: skip
-    if name == "planted":
-        columns = (*columns, "useless")
-    for posterior in POSTERIORS:
-        own = [r for r in results if r["posterior"] == posterior]
-        values = "  ".join(f"{c} {np.median([r[c] for r in own]):.4g}" for c in columns)
-        print(f"{name:11} {posterior:10} {len(own)} seeds  {values}", flush=True)
+COLUMNS = ("fit", "pruned", "promised", "came", "gap", "rounds", "left", "inputs", "rmse", "ll",
+           "cover", "ms/step")  # fmt: skip
+
+
+def summarise(results: list[dict], name: str, posterior: str) -> dict[str, float]:
+    """Return the medians over the seeds of one table."""
+    own = [r for r in results if (r["table"], r["posterior"]) == (name, posterior)]
+    columns = (*COLUMNS, "useless") if name == "planted" else COLUMNS
+    return {"seeds": len(own)} | {c: float(np.median([r[c] for r in own])) for c in columns}
+
+
+def write_page(results: list[dict], path: Path) -> None:
+    """Write the medians as a page."""
+    names = list(dict.fromkeys(r["table"] for r in results))
+    steps = sorted({r["steps"] for r in results})
+    lines = [
+        "# Covariance within units, measured",
+        "",
+        f"`python benchmarks/covariance.py`, at most {', '.join(map(str, steps))} steps. Medians "
+        "over the seeds; free energies in nats. *Gap* is |promised − actual| of the first cut.",
+        "",
+        "| table | posterior | seeds | fit | pruned | promised, actual | gap | rounds | weights "
+        "left | inputs left | RMSE | log-density per row | within 95 % | ms per step |",
+        "|---" * 2 + "|--:" * 12 + "|",
+    ]
+    for name in names:
+        for posterior in POSTERIORS:
+            m = summarise(results, name, posterior)
+            lines.append(
+                f"| {name} | {posterior} | {m['seeds']} | {m['fit']:.1f} | {m['pruned']:.1f} "
+                f"| {m['promised']:.1f}, {m['came']:.1f} | {m['gap']:.1f} | {m['rounds']:.0f} "
+                f"| {m['left']:.0f} | {m['inputs']:.0f} | {m['rmse']:.3g} | {m['ll']:.2f} "
+                f"| {100 * m['cover']:.0f} % | {m['ms/step']:.3f} |"
+            )
+    path.write_text("\n".join(lines) + "\n")
 
 
 def main() -> None:
@@ -131,22 +166,31 @@ def main() -> None:
     parser.add_argument("--tables", default="tecator,trees,longley,planted," + ",".join(UCI))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--learn-priors", default="inputs", choices=("none", "leaves", "inputs"))
     parser.add_argument("--cache", type=Path, default=default_cache())
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--results", type=Path, help="file of results, one on each line")
+    parser.add_argument("--page", type=Path, help="write a page of all results and stop")
     arguments = parser.parse_args()
-    everything: list[dict] = []
+    file = arguments.results
+    learn_priors = None if arguments.learn_priors == "none" else arguments.learn_priors
+    lines = file.read_text().splitlines() if file is not None and file.exists() else []
+    results = [json.loads(line) for line in lines]
+    if arguments.page:
+        write_page(results, arguments.page)
+        return
     for name in arguments.tables.split(","):
-        results = [
-            result
-            for posterior in POSTERIORS
-            for result in measure(
-                name, posterior, arguments.seeds, arguments.steps, arguments.cache
-            )
-        ]
-        show(name, results)
-        everything += results
-        if arguments.json:
-            arguments.json.write_text(json.dumps(everything, indent=1))
+        for posterior in POSTERIORS:
+            if not any((r["table"], r["posterior"]) == (name, posterior) for r in results):
+                own = measure(
+                    name, posterior, arguments.seeds, arguments.steps, learn_priors, arguments.cache
+                )
+                results += own
+                if file is not None:
+                    with file.open("a") as opened:
+                        opened.writelines(json.dumps(r) + "\n" for r in own)
+            medians = summarise(results, name, posterior)
+            values = "  ".join(f"{column} {value:.4g}" for column, value in medians.items())
+            print(f"{name:11} {posterior:10} {values}", flush=True)
 
 
 if __name__ == "__main__":

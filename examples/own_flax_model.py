@@ -2,7 +2,7 @@
 
     python examples/own_flax_model.py [--quick]
 
-Needs Flax: pip install 'secateur[models]'. `--quick` trains only briefly.
+Needs Flax: pip install '.[models]'. `--quick` trains only briefly.
 """
 
 import sys

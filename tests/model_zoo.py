@@ -183,10 +183,12 @@ def monte_carlo(model: Model, variances: Any, samples: int, *, seed: int = 0) ->
     ]
     generator = np.random.default_rng(seed)
 
-    @jax.jit
-    @jax.vmap
-    def run(weights: list[jax.Array]) -> jax.Array:
+    def evaluate(weights: list[jax.Array]) -> jax.Array:
         return model.f(put_back(weights), model.x)
+
+    # Convolutions with a kernel per draw are very slow side by side on a CPU.
+    one_by_one = "conv_general_dilated" in str(jax.make_jaxpr(evaluate)(arrays))
+    run = jax.jit(partial(jax.lax.map, evaluate) if one_by_one else jax.vmap(evaluate))
 
     outputs = []
     for _ in range(samples // CHUNK):

@@ -121,7 +121,8 @@ def test_other_work_and_other_versions_are_refused(tmp_path):
     write_container(path, {"a": np.ones(3)}, {}, kind="secateur-checkpoint", version=1)
     message = (
         "'secateur-checkpoint-1' of another version of secateur; this version reads "
-        "secateur-checkpoint-2. Delete it to start again, or go on with the version that wrote it"
+        "secateur-checkpoint-2. Delete it to start again, or continue with the version that wrote "
+        "it"
     )
     with pytest.raises(CheckpointError, match=message):
         checkpoint_at(path).read(TREE)
@@ -131,7 +132,7 @@ def test_other_work_and_other_versions_are_refused(tmp_path):
 def test_a_disk_that_cannot_be_written_is_only_a_warning(tmp_path):
     (tmp_path / "file").write_text("")
     checkpoint = checkpoint_at(tmp_path / "file" / "run")
-    with pytest.warns(CheckpointWarning, match="The training goes on without it"):
+    with pytest.warns(CheckpointWarning, match="The training continues without it"):
         checkpoint.write(TREE, FACTS)
 
 

@@ -44,7 +44,7 @@ def test_fetch_reports_each_and_ends_with_what_failed(run, tmp_path, monkeypatch
     monkeypatch.setattr(Downloader, "download", lambda self, url, name: content)
     code, out, err = run("data", "fetch", "sine", "naval", "kin8nm")
     assert code == 2
-    assert out == "sine: made when loaded, nothing to fetch\n"
+    assert out == "sine: generated when loaded, nothing to download\n"
     assert err.startswith("secateur: naval was not found and cannot be downloaded. Tried:")
     assert "kin8nm was not found" in err
     assert "Traceback" not in err

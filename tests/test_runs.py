@@ -95,7 +95,7 @@ def test_the_summary_is_that_of_the_models(run):
     assert after.free_energy <= before.free_energy
     record = json.loads((folder / "run.json").read_text())
     cut = ", ".join(find_cut_columns(record)[1]) or "none"
-    assert f"Columns that were cut altogether: {cut}\n" in done.out
+    assert f"Columns removed completely: {cut}\n" in done.out
     for wanted in ("root-mean-square error", "log-likelihood", "95 % coverage", "hidden units"):
         assert wanted in done.out
     assert done.out.rstrip().endswith(f"Report: {folder / 'report.html'}")

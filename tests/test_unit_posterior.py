@@ -107,6 +107,20 @@ def test_pruning_takes_the_path_of_exact_evidence(fits, pruned):
             assert abs(after.rounds[0].divergence) < 1e-3
 
 
+def test_the_expected_change_counts_precisions_that_are_no_longer_needed():
+    """Oracle: the free energy at once, with a learnt prior variance for each input."""
+    x, y = DATA[0]
+    many = np.c_[x, np.random.default_rng(1).normal(size=(ROWS, 5))]  # five do not matter
+    params = {"b": jnp.zeros(1), "w": jnp.zeros((INPUTS + 5, 1))}
+    for posterior in ("mean-field", "unit"):
+        model = replace(make_model(posterior), params=params)
+        options = {"key": KEY, "progress": False}
+        fitted = sc.fit(model, (many, y), recipe=RECIPE, learn_priors="inputs", **options)
+        first = sc.prune(fitted, (many, y), epochs=100, **options).rounds[0]
+        assert first.changed > 2
+        assert abs(first.divergence) < 0.2 * abs(first.at_once), posterior
+
+
 def test_an_update_loses_nothing(fits, pruned):
     """Oracle: all rows at once, before pruning and after."""
     number = next(i for i, trained in enumerate(pruned) if 2 <= trained.live_weights <= 4)

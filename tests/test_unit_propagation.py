@@ -9,6 +9,9 @@ import pytest
 from jax import lax
 
 import secateur as sc
+from model_zoo import CASES as ZOO
+from model_zoo import CHUNK, split_static, summarise
+from secateur.distributions import UnitNormal
 from unit_beliefs import draw, make_beliefs
 
 pytestmark = pytest.mark.slow
@@ -92,6 +95,47 @@ def test_moments_are_those_of_correlated_weights(name):
         blind = sc.propagate(f, "moments")(None, forget(beliefs), x)
         gap = np.sqrt(np.asarray(blind.variance) / outputs.var(axis=0)) - 1
         assert np.abs(ratio - 1).mean() < np.abs(gap).mean()
+
+
+# One of each kind of model; the same kind from another library is made of the same equations.
+MODELS = (
+    "hand linear", "hand MLP relu", "hand GRU-16 readout", "nnx Linear", "nnx Conv",
+    "nnx Conv strided dilated", "nnx MLP", "nnx CNN", "nnx LSTM last", "nnx MultiHeadAttention",
+    "equinox Linear", "equinox MLP", "keras Dense",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [c for c in ZOO if c.name in MODELS], ids=lambda c: c.name)
+def test_moments_of_the_model_zoo_with_correlated_weights(case):
+    """Oracle: draws of all weights; single layers within 5 standard errors, the others nearly."""
+    f, params, x, *_ = case.build()
+    beliefs = make_beliefs(f, params, x, deviation=0.3 if case.kind == "single" else 0.05)
+    leaves = jax.tree.leaves(beliefs, is_leaf=lambda q: isinstance(q, sc.Normal))
+    assert any(isinstance(q, UnitNormal) for q in leaves)
+    answer = jax.jit(lambda: sc.propagate(f, "moments")(None, beliefs, x))()
+    drawn, put_back = draw_arrays(beliefs, params, 10 * CHUNK)
+    run = jax.jit(lambda weights: lax.map(lambda w: f(put_back(w), x), weights, batch_size=CHUNK))
+    truth = summarise(np.asarray(run(drawn), np.float64))
+    if case.kind == "single":
+        error = np.abs(np.asarray(answer.mean) - truth.mean) / truth.mean_error
+        assert error.max() < 5
+        assert (
+            np.abs(np.asarray(answer.variance) - truth.variance) < 5 * truth.variance_error
+        ).all()
+        return
+    ratio = np.sqrt(np.asarray(answer.variance) / truth.variance)
+    assert np.abs(np.mean(ratio) - 1) < 0.2, np.mean(ratio)
+    error = np.abs(np.asarray(answer.mean) - truth.mean) / np.sqrt(truth.variance)
+    assert np.mean(error) < 0.2, np.mean(error)
+
+
+def draw_arrays(beliefs, params, count):
+    """Draws of the uncertain arrays of a model, and the function that puts them back."""
+    _, put_back = split_static(params)
+    leaves = jax.tree.leaves(draw(beliefs, count), is_leaf=lambda a: a is None)
+    before = jax.tree.leaves(params)
+    drawn = [a for a, b in zip(leaves, before, strict=True) if np.shape(a) != np.shape(b)]
+    return drawn, put_back
 
 
 @pytest.mark.parametrize("how", ["local", "global"])

@@ -17,6 +17,8 @@ def make_beliefs(f, params, x, *, deviation=0.1, seed=0):
     rng = np.random.default_rng(seed)
 
     def believe(w):
+        if not hasattr(w, "dtype") or not jnp.issubdtype(w.dtype, jnp.inexact):
+            return w  # a function, or whole numbers
         return Normal(jnp.asarray(w), jnp.full(jnp.shape(w), deviation**2, jnp.result_type(w)))
 
     beliefs = correlate_units(jax.tree.map(believe, params), f, params, x, "unit")
@@ -65,7 +67,7 @@ def draw(beliefs, count, seed=1):
             back = [from_units(one, np.shape(q.mean), q.unit_axes) for one in part]
             new[i] = jnp.asarray(np.stack(back))
     for i, q in enumerate(leaves):
-        if not isinstance(q, UnitNormal):
+        if isinstance(q, Normal) and not isinstance(q, UnitNormal):
             noise = rng.normal(size=(count, *np.shape(q.mean)))
             new[i] = jnp.asarray(np.asarray(q.mean) + np.sqrt(np.asarray(q.variance)) * noise)
     return treedef.unflatten(new)

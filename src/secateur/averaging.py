@@ -87,7 +87,7 @@ class Average:
         return {"weighting": self.weighting, "models": len(self.models)}
 
     def predict(self, inputs: Any, *, key: Array | None = None, samples: int = SAMPLES) -> Mixture:
-        """Return what the models say of new rows together.
+        """Return the joint prediction of the models for new rows.
 
         Args:
             inputs: Rows like those given to `fit`.

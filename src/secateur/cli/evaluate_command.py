@@ -31,8 +31,8 @@ def evaluate(
         Missing | None,
         typer.Option(
             "--missing",
-            help="Missing values: an error, drop such rows, or the mean of the data that the model "
-            "was made from; by default as for `fit`.",
+            help="Missing values: an error, drop such rows, or the mean of the training data; "
+            "by default as for `fit`.",
         ),
     ] = None,
     encoding: Annotated[

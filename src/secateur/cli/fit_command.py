@@ -55,8 +55,8 @@ def fit(
         Missing,
         _option(
             "--missing",
-            help="Missing values: an error, drop such rows, or fill in the column's mean (of "
-            "categories, the most frequent one) and let an input say where it was missing.",
+            help="Missing values: an error, drop such rows, or impute the column's mean (of "
+            "categories, the most frequent one) and add an input that marks missing values.",
         ),
     ] = Missing.error,
     dates: Annotated[
@@ -87,12 +87,12 @@ def fit(
         _option(
             "--noise-prior",
             metavar="SHAPE RATE",
-            help="Shape and rate of the Gamma prior of the noise's precision, for a standardised "
+            help="Shape and rate of the Gamma prior of the noise precision, for a standardised "
             "target; by default 1 0.01.",
         ),
     ] = None,
     inference: Annotated[
-        Inference, _option("--inference", help="How uncertainty travels through the network.")
+        Inference, _option("--inference", help="Inference algorithm.")
     ] = Inference.moments,
     posterior: Annotated[
         Posterior,
@@ -105,13 +105,13 @@ def fit(
     what: Annotated[
         What, _option("--what", help="What to prune: single weights, whole units, or both.")
     ] = What.weights,
-    grow: Annotated[bool, _option("--grow", help="Let weights that were cut come back.")] = False,
+    grow: Annotated[bool, _option("--grow", help="Let pruned weights grow back.")] = False,
     most_weights: Annotated[
         int | None,
         _option(
             "--most-weights",
-            help="Largest number of weights of the pruned network; if need be, weights are cut "
-            "although the free energy rises.",
+            help="Largest number of weights of the pruned network; if necessary, weights "
+            "are cut even though the free energy rises.",
             min=1,
         ),
     ] = None,
@@ -119,8 +119,8 @@ def fit(
         float | None,
         _option(
             "--least-accuracy",
-            help="Smallest share of right answers on the held-out rows, such as 0.9: of the models "
-            "seen while pruning, the one of least free energy that has it.",
+            help="Required accuracy on the held-out rows, such as 0.9: the model with the lowest "
+            "free energy that reaches it is kept.",
             min=0,
             max=1,
         ),
@@ -133,12 +133,12 @@ def fit(
             min=0,
         ),
     ] = None,
-    seed: Annotated[int, _option("--seed", help="Seed of everything random.", min=0)] = 0,
+    seed: Annotated[int, _option("--seed", help="Random seed.", min=0)] = 0,
     restarts: Annotated[
         int,
         _option(
             "--restarts",
-            help="Number of initialisations to train; the one of least free energy is kept.",
+            help="Number of initialisations to train; the one with the lowest free energy is kept.",
             min=1,
         ),
     ] = 1,
@@ -167,7 +167,7 @@ def fit(
         float,
         _option(
             "--held-out",
-            help="Share of the rows that are set aside to judge the model.",
+            help="Fraction of the rows that is held out for evaluation.",
             min=0,
             max=0.9,
         ),
@@ -187,7 +187,7 @@ def fit(
 ) -> None:
     """Train a Bayesian network on a table, prune it, and report.
 
-    Ctrl-C stops after the current epoch; the same command with --resume goes on.
+    Ctrl-C stops after the current epoch; the same command with --resume continues.
     """
     from rich.console import Console
 
@@ -247,7 +247,7 @@ def fit(
             )
     except RunInterrupted:
         again = command if resume else f"{remove_option(command, '--force')} --resume"
-        typer.echo(f"secateur: stopped. What was reached is kept; go on with\n  {again}", err=True)
+        typer.echo(f"secateur: stopped. The progress is saved; continue with\n  {again}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     _show_result(run.record, run.folder.report, quiet=quiet)
 
@@ -293,7 +293,7 @@ def _show_result(record: dict[str, Any], path: Path, *, quiet: bool) -> None:
             console.print(tabulate_candidates(record["candidates"]))
         console.print(tabulate_record(record))
         _, cut = find_cut_columns(record)
-        console.print(f"Columns that were cut altogether: {shorten_list(cut)}", markup=False)
+        console.print(f"Columns removed completely: {shorten_list(cut)}", markup=False)
         ends = (record["energy"][when]["stop_reason"] for when in ("before", "after"))
         console.print("Training: {}. Pruning: {}.".format(*ends), markup=False)
         for caveat in record["caveats"]:

@@ -1,4 +1,4 @@
-"""`secateur predict`, `export` and `report`: what is done with the folder of a finished run."""
+"""`secateur predict`, `export` and `report`: commands for the folder of a finished run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def predict(
         typer.Option(
             "--missing",
             help="Missing values: an error, drop (the predictions of such rows are empty), or the "
-            "mean of the data that the model was made from; by default as for `fit`.",
+            "mean of the training data; by default as for `fit`.",
         ),
     ] = None,
     encoding: Annotated[
@@ -51,7 +51,8 @@ def predict(
         typer.Option(
             "--at-means",
             help="Fix every weight at its posterior mean, as exported C does, instead of averaging "
-            "over the posterior, and predict with the best restart alone. The noise stays.",
+            "over the posterior, and predict with the best restart alone. The noise is "
+            "still included.",
         ),
     ] = False,
 ) -> None:
@@ -97,30 +98,30 @@ def export(
         Quantisation | None,
         typer.Option(
             "--quantise",
-            help="C in integers: int8 or int16x8 (activations of 8 or 16 bits), weights of at most "
-            "8 bits, as many as the posterior asks for. weights8 and weights16 store weights in 8 "
-            "or 16 bits and compute in floats.",
+            help="C in integers: int8 or int16x8 (activations of 8 or 16 bits), with as "
+            "many bits per weight as the posterior requires, up to 8. weights8 and weights16 store "
+            "weights in 8 or 16 bits and compute in floats.",
         ),
     ] = None,
     optimise: Annotated[
-        Goal, typer.Option("--optimise", help="Fewer bytes, or fewer instructions.")
+        Goal, typer.Option("--optimise", help="Whether to save bytes, or instructions.")
     ] = Goal.size,
     data: Annotated[
         Path | None,
         typer.Option(
             "--data",
             metavar="TABLE",
-            help="Rows with the model's columns: for the difference from `predict`, the scales of "
-            "activations and, with the target, for what quantisation costs.",
+            help="Rows with the model's columns, for measuring the difference from `predict`, the "
+            "scales of activations and, with the target, the cost of quantisation.",
         ),
     ] = None,
     mean: Annotated[
         PredictedMean | None,
         typer.Option(
             "--mean",
-            help="Predict with the network at the posterior means of its weights, or what "
-            "`secateur predict` says, which averages over the posterior and takes more code; by "
-            "default weights for C, predictive for ONNX where it is known.",
+            help="Predict with the network at the posterior means of its weights, or the "
+            "prediction of `secateur predict`, which averages over the posterior and takes more "
+            "code; by default weights for C, and predictive for ONNX if it is available.",
         ),
     ] = None,
     keep_inputs: Annotated[
@@ -136,7 +137,7 @@ def export(
         typer.Option(help="Compile for a Cortex-M4F and count instructions in an emulator."),
     ] = True,
 ) -> None:
-    """Write the pruned model as ONNX or C, and a sheet of what it costs on a device."""
+    """Write the pruned model as ONNX or C, and a sheet of its costs on a device."""
     from rich.console import Console
 
     from secateur.runs.folder import RunFolder
@@ -171,7 +172,7 @@ def report(
         typer.Option("--out", metavar="FILE", help="File to write; by default DIR/report.html."),
     ] = None,
 ) -> None:
-    """Write the report of a run: one HTML file that opens anywhere."""
+    """Write the report of a run, a single HTML file."""
     from secateur.report import RecordError, read_record, write_report
 
     path = folder / "run.json"

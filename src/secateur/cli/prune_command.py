@@ -25,16 +25,16 @@ def prune(
             "--data",
             "-d",
             help=".npz with x (or the inputs' names) and y; .npy with inputs, and a second one "
-            "with targets; or a table whose columns are the inputs. Without targets the network's "
-            "own outputs take their place.",
+            "with targets; or a table whose columns are the inputs. Without targets, the network's "
+            "own outputs are used.",
         ),
     ],
     target: Annotated[
-        str | None, typer.Option("--target", "-t", help="Column of a table that is the target.")
+        str | None, typer.Option("--target", "-t", help="Target column of a table.")
     ] = None,
     task: Annotated[
         Task | None,
-        typer.Option("--task", help="What the network predicts; by default found from it."),
+        typer.Option("--task", help="Kind of target; by default inferred from the network."),
     ] = None,
     what: Annotated[
         What,
@@ -46,7 +46,7 @@ def prune(
     ] = None,
     inference: Annotated[
         Inference,
-        typer.Option("--inference", help="How uncertainty travels through the network."),
+        typer.Option("--inference", help="Inference algorithm."),
     ] = Inference.local,
     epochs: Annotated[
         int | None, typer.Option("--epochs", help="Maximum number of epochs of the fit.", min=1)
@@ -64,25 +64,26 @@ def prune(
     held_out: Annotated[
         float,
         typer.Option(
-            "--held-out", help="Share of the rows to judge by, not to learn from.", min=0, max=0.9
+            "--held-out",
+            help="Fraction of the rows that is held out for evaluation.",
+            min=0,
+            max=0.9,
         ),
     ] = 0.2,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.", min=0)] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed.", min=0)] = 0,
     minutes: Annotated[
         float | None,
         typer.Option("--minutes", help="Maximum duration of the whole run.", min=0.0),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a run that was interrupted.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing run.")] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print only where the results are.")
+        bool, typer.Option("--quiet", "-q", help="Print only the path of the results.")
     ] = False,
 ) -> None:
-    """Make a trained network smaller: an ONNX file in, a smaller one, C and a report out.
+    """Prune a trained network in an ONNX file; write a smaller one, C and a report.
 
-    Ctrl-C stops after the current epoch; the same command with --resume goes on.
+    Ctrl-C stops after the current epoch; the same command with --resume continues.
     """
     from rich.console import Console
     from rich.table import Table
@@ -124,7 +125,7 @@ def prune(
             )
     except RunInterrupted:
         again = command if resume else f"{remove_option(command, '--force')} --resume"
-        typer.echo(f"secateur: stopped. What was reached is kept; go on with\n  {again}", err=True)
+        typer.echo(f"secateur: stopped. The progress is saved; continue with\n  {again}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     console = Console(highlight=False, soft_wrap=True)
     if not quiet:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["reproduce_commands"]
 
 reproduce_commands = typer.Typer(
-    help="The tables and figures of the paper, with our code beside the paper's numbers.",
+    help="The tables and figures of the paper, computed anew beside the paper's numbers.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -31,11 +31,11 @@ OutOption = Annotated[
     typer.Option(
         "--out",
         "-o",
-        help="Folder for the results; what is done is not run again.",
+        help="Folder for the results; finished parts are not repeated.",
         file_okay=False,
     ),
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything random.", min=0)]
+SeedOption = Annotated[int, typer.Option("--seed", help="Random seed.", min=0)]
 EpochsOption = Annotated[
     int | None,
     typer.Option(
@@ -55,9 +55,11 @@ SamplesOption = Annotated[
         show_default=False,
     ),
 ]
-QuickOption = Annotated[bool, typer.Option("--quick", help="A few epochs, to see that it works.")]
+QuickOption = Annotated[
+    bool, typer.Option("--quick", help="Train for a few epochs only, as a quick check.")
+]
 RecipeOption = Annotated[
-    RecipeKind, typer.Option("--recipe", help="The paper's settings, or those we would choose.")
+    RecipeKind, typer.Option("--recipe", help="The paper's settings, or this library's defaults.")
 ]
 _RESULTS = Path("reproduced")
 
@@ -83,7 +85,7 @@ def run_table1(
     ] = False,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Table 1: free energies before and after pruning. If stopped, it goes on when repeated."""
+    """Table 1: free energies before and after pruning. A repeated call continues."""
     from secateur.datasets import DatasetError
     from secateur.paper import table1
     from secateur.paper.protocol import ALGORITHMS, PAPER_SETTINGS
@@ -106,7 +108,7 @@ def run_table1(
             )
     except KeyboardInterrupt:
         raise UserError(
-            f"stopped. The same command goes on from here: secateur reproduce {command}"
+            f"stopped. The same command continues from here: secateur reproduce {command}"
         ) from None
     _print_table1(rows)
     _print_paths(out, f"table1-{recipe.value}", "md", "csv", "tex")
@@ -188,8 +190,8 @@ def run_uci(
         int,
         typer.Option(
             "--restarts",
-            help="Number of initialisations for each split. The one of least free energy is "
-            "judged, and all of them averaged.",
+            help="Number of initialisations for each split. The one with the lowest free "
+            "energy is evaluated, and so is the average of all.",
             min=1,
         ),
     ] = 1,

@@ -321,7 +321,7 @@ class IndicatorWalk(LabelledInterpreter):
         if equation.name == "dynamic_slice":
             return [jnp.broadcast_to(jnp.sum(x, axis=partly, keepdims=True), shape)]
         numbers = equation.params["dimension_numbers"]
-        dropped = {*numbers.collapsed_slice_dims, *getattr(numbers, "operand_batching_dims", ())}
+        dropped = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
         kept = [a for a in range(x.ndim) if a not in dropped]
         x = jnp.sum(x, axis=tuple({*partly, *dropped}), keepdims=True)
         x = jnp.squeeze(x, tuple(dropped))

@@ -181,6 +181,10 @@ STAYS_IN_PLACE = COPIES | {CONVERSION, "stop_gradient"}
 
 SUMS = {"add", "sub", "add_any"}
 COMPARISONS = of(Kind.COMPARISON)
+# Comparisons that are the sign of a difference of two numbers, and that sign.
+SIGNS = {"gt": 1.0, "ge": 1.0, "lt": -1.0, "le": -1.0}
+# What they are of a number and itself.
+OF_ITSELF = {"eq": True, "ne": False, "ge": True, "le": True, "gt": False, "lt": False}
 STEPS = of(Kind.STEP)
 # Their kinks have to be known where they are integrated numerically.
 WITH_KINKS = of(Kind.KINKED, Kind.COMPARISON)

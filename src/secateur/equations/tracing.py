@@ -20,7 +20,7 @@ class Slot:
     Attributes:
         shape: Shape of the value.
         dtype: Data type of the value.
-        tracked: Whether the walk may have more to say of it than a plain number.
+        tracked: Whether the walk may know more about it than a plain number.
         uniform: The one number in every element, where that is known while tracing.
     """
 
@@ -128,7 +128,7 @@ def read_program(jaxpr: Any, consts: Sequence[Any], tracked: Sequence[bool]) -> 
     Args:
         jaxpr: An open jaxpr.
         consts: Values of its constant variables.
-        tracked: For each input variable, whether the walk may have more to say of it than a number.
+        tracked: For each input variable, whether the walk may know more about it than a number.
     """
     program = Program()
     atoms: list[Atom] = []

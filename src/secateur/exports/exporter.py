@@ -81,7 +81,7 @@ def export(
             of its table.
         output_names: Names of the outputs. Defaults to those of its table.
         measured: Whether to compile C for a Cortex-M4F and run it in an emulator for the sheet, if
-            these are installed (`pip install "secateur[device]"`).
+            these are installed (`pip install pyelftools unicorn ziglang`).
 
     Returns:
         The `Sheet`, which is also written as `NAME.c.json` or `NAME.onnx.json` beside the export.
@@ -211,8 +211,8 @@ def _list_notes(small: SmallerModel) -> tuple[str, ...]:
     if isinstance(extra, dict) and "average" in extra:
         count = extra["average"]["models"]
         notes.append(
-            f"Predictions of the run or estimator average {count} models. This is the one of least "
-            "free energy; differences from predict are those from its own predictions."
+            f"Predictions of the run or estimator average {count} models. This is the one with "
+            "the lowest free energy; differences from predict are those from its own predictions."
         )
     if small.model.compaction is None:
         notes.append(

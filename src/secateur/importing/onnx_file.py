@@ -61,8 +61,7 @@ def _import_onnx() -> Any:
         import onnx
     except ImportError as error:
         raise ImportError(
-            "reading ONNX needs the package onnx, which is not installed: "
-            "pip install 'secateur[onnx]'"
+            "reading ONNX needs the package onnx, which is not installed: pip install onnx"
         ) from error
     return onnx
 

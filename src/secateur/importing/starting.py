@@ -38,7 +38,7 @@ _TASKS = ("classification", "regression")
 
 
 def find_prior(params: dict[str, Any]) -> dict[str, Normal]:
-    """Return, for each array of weights, a prior of the spread that it has.
+    """Return, for each array of weights, a prior whose variance is their mean square.
 
     Args:
         params: Trained weights.
@@ -58,13 +58,13 @@ def make_model(
 ) -> BayesianModel:
     """Return the Bayesian model of an imported network.
 
-    Priors have the spread of each array of weights. Of classes the network's final softmax (or
-    sigmoid) is taken off, because likelihoods take logits. The noise of numbers has the prior
-    Gamma(1, s²) with the mean square error s² of the network as it came.
+    Prior variances are the mean squares of the arrays of weights. For classification, a final
+    softmax or sigmoid is removed, because likelihoods expect logits. For regression, the prior of
+    the noise precision is Gamma(1, s²), with the mean square error s² of the original network.
 
     Args:
-        f: From `from_onnx`.
-        params: Likewise.
+        f: Function from `from_onnx`.
+        params: Weights from `from_onnx`.
         data: Inputs, and targets or the network's own outputs (see `compute_targets`).
         task: "classification" or "regression". Defaults to classification if the network ends with
             a softmax or sigmoid, or if the targets are whole numbers.
@@ -101,11 +101,11 @@ def _first_rows(x: Any, count: int) -> Any:
 
 
 def compute_targets(f: ImportedFunction, params: dict[str, Any], x: Any) -> np.ndarray:
-    """Return the network's own outputs for all rows: targets where there are no others.
+    """Return the network's own outputs for all rows, as targets if there are no others.
 
     Args:
-        f: From `from_onnx`.
-        params: Likewise.
+        f: Function from `from_onnx`.
+        params: Weights from `from_onnx`.
         x: Inputs.
 
     Returns:

@@ -45,11 +45,11 @@ def to_markdown(records: Records, note: str) -> str:
         f"`{note}`\n",
         "One hidden layer of 50 ReLU units, inference by moments, default recipe, the prior's "
         "variances learnt with the weights (as in PBP and DVI); mean ± standard error over the "
-        "standard train/test splits. *Before* and *after* pruning: the restart of least free "
-        "energy after pruning, which has seen no test row; likewise the recipe (targets "
-        "standardised, or as they are), by the first two splits. *Averaged*: all pruned restarts "
-        "as a mixture with equal weights. PBP, MC dropout and DVI (homoscedastic) as published, "
-        "means of 20 splits. Energy and naval: first target only.\n",
+        "standard train/test splits. *Before* and *after* pruning: the restart with the lowest "
+        "free energy after pruning, without regard to test rows; the recipe (targets standardised, "
+        "or as they are) is chosen in the same way on the first two splits. *Averaged*: all pruned "
+        "restarts as a mixture with equal weights. PBP, MC dropout and DVI (homoscedastic) as "
+        "published, means of 20 splits. Energy and naval: first target only.\n",
         "## Log-likelihood of test rows, nats per row (higher is better)\n",
         f"| data | splits | restarts | {stages} | {methods} |",
         "|---|---|---|" + "---|" * len((*_STAGES, *PUBLISHED_METHODS)),

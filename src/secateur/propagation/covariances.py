@@ -26,6 +26,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 Key = Hashable
+# A value depends on this many sources at most. A source that is met in ever new layouts (slices of
+# slices, step after step) would otherwise count once per layout, and their number grows with 2ⁿ.
+MOST_SOURCES = 32
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,14 @@ class Loads:
         """
         return self.mapped(jax.vmap(move), tuple((key, name) for key in self.keys))
 
+    def nearest(self, most: int = MOST_SOURCES) -> Loads:
+        """The same, without the sources that were rearranged most often if there are too many."""
+        if len(self.keys) <= most:
+            return self
+        by_layouts = sorted(range(len(self.keys)), key=lambda i: count_layouts(self.keys[i]))
+        keys = tuple(self.keys[i] for i in sorted(by_layouts[:most]))
+        return Loads(keys, self.rows(keys))
+
     def explained(self) -> Array | float:
         """The variance that comes from these sources."""
         return 0.0 if self.stack is None else jnp.sum(self.stack * self.stack, axis=0)
@@ -93,6 +104,14 @@ class Loads:
 
 
 NO_LOADS = Loads()
+
+
+def count_layouts(key: Key) -> int:
+    """How often the value that a source is named after was rearranged."""
+    count = 0
+    while isinstance(key, tuple) and len(key) == 2 and isinstance(key[1], tuple):
+        key, count = key[0], count + 1
+    return count
 
 
 def compute_covariance(x: Loads, y: Loads) -> Array | None:
@@ -161,7 +180,7 @@ def spread_neighbours(
 def scale_neighbours(
     neighbours: Neighbours | None, slope: Callable[[], Array]
 ) -> Neighbours | None:
-    """Of an elementwise function with E[f'] = ``slope()``, to first order."""
+    """Neighbours of an elementwise function with E[f'] = ``slope()``, to first order."""
     if neighbours is None:
         return None
 
@@ -173,7 +192,7 @@ def scale_neighbours(
 
 
 def add_neighbours(x: Any, y: Any) -> Neighbours | None:
-    """Of a sum; what is not known of one operand counts as zero."""
+    """Neighbours of a sum; an unknown operand counts as zero."""
     parts = [v.neighbours for v in (x, y) if v.neighbours is not None]
     if not parts:
         return None
@@ -204,7 +223,7 @@ def product_neighbours(
     signal: Array,
     signal_axis: Mapping[int, tuple[int, int]],
 ) -> Neighbours:
-    """Of a product with weights; ``signal_axis`` takes a result's axis to (axis, stride)."""
+    """Neighbours of a product; ``signal_axis`` takes a result's axis to (axis, stride)."""
 
     def result(shift: Shift) -> Array:
         if any(a not in signal_axis and n for a, n in shift.items()):

@@ -27,10 +27,11 @@ from secateur.propagation.covariances import NO_LOADS, Loads, combine_loads
 from secateur.propagation.lookups import find_rounding
 from secateur.propagation.noise import noise_source
 from secateur.propagation.rules import RULES
+from secateur.propagation.rules.choices import choose, subtract
 from secateur.propagation.rules.registry import Call
 from secateur.propagation.shares import ShareSearch
 from secateur.propagation.uncertain_loops import LoopPropagator
-from secateur.propagation.uncertain_values import Uncertain, deviation
+from secateur.propagation.uncertain_values import Uncertain, as_uncertain, deviation, spread_to
 from secateur.propagation.unit_factors import (
     DROPPED,
     factor_of,
@@ -107,6 +108,7 @@ class Propagator(LoopPropagator):
         self.shares = ShareSearch(program)
         self.shares.read = self.value
         self.shifted: dict[Atom, Atom] = {}  # differences from a shift, and what was shifted
+        self.comparisons: dict[Slot, Equation] = {}  # of uncertain values, by their result
 
     # --- values -----------------------------------------------------------------------------
 
@@ -131,8 +133,9 @@ class Propagator(LoopPropagator):
         factor = factor_of(value)
         if factor is not None and not factor.is_raw:  # else it would count twice
             value = replace(self.end_unit(slot, value), factor=None)
-        own = Loads.of({slot: deviation(value.variance - value.loads.explained())})
-        return replace(value, loads=combine_loads(value.loads, own, 1.0, 1.0))
+        known = value.loads.nearest()
+        own = Loads.of({slot: deviation(value.variance - known.explained())})
+        return replace(value, loads=combine_loads(known, own, 1.0, 1.0))
 
     def end_unit(self, name: Any, value: Any) -> Any:
         """Note within a loop what a unit's sum shares with that of the next step.
@@ -161,13 +164,15 @@ class Propagator(LoopPropagator):
             return False
         if atom in self.values:
             return isinstance(self.values[atom], Uncertain)
-        return self.is_uncertain(self.groups[atom].root)
+        return atom not in self.groups or self.is_uncertain(self.groups[atom].root)
 
     def value(self, atom: Atom) -> Any:
         """The value of an operand; a pending group of elementwise equations is evaluated."""
         if isinstance(atom, KnownValue):
             return atom.value
         if atom not in self.values:
+            if atom not in self.groups:
+                self.no_rule(self.comparisons[atom], "two uncertain values")
             self.values[atom] = self.evaluate_group(self.groups[atom])
         return self.values[atom]
 
@@ -232,12 +237,46 @@ class Propagator(LoopPropagator):
     def step(self, equation: Equation) -> None:
         """Evaluate one equation, unless it is part of a function of one uncertain value."""
         if any(self.is_uncertain(atom) for atom in equation.inputs):
+            if self.compare(equation):
+                return
             group = extend_group(equation, self.groups, self.is_uncertain, self.rounding)
             if group is not None:
                 ends = ((slot, replace(group, result=slot)) for slot in equation.outputs)
                 self.groups.update(ends)
                 return
+            if self.choose(equation):
+                return
         super().step(equation)
+
+    def compare(self, equation: Equation) -> bool:
+        """Note a comparison, and whether nothing is left to be done: it waits for its use."""
+        if equation.name not in primitives.OF_ITSELF:
+            return False
+        result, (x, y) = equation.outputs[0], equation.inputs
+        if x is y:
+            self.values[result] = jnp.full(result.shape, primitives.OF_ITSELF[equation.name])
+            return True
+        self.comparisons[result] = equation
+        both = self.is_uncertain(x) and self.is_uncertain(y)
+        return both and self.how != "local" and equation.name in primitives.SIGNS
+
+    def choose(self, equation: Equation) -> bool:
+        """Evaluate a choice by an uncertain comparison, if it is one."""
+        comparison = self.comparisons.get(equation.inputs[0])  # type: ignore[arg-type]
+        if equation.name != "select_n" or comparison is None or self.how == "local":
+            return False
+        result = equation.outputs[0]
+        sign = primitives.SIGNS.get(comparison.name)
+        if sign is None or comparison.outputs[0].shape != result.shape:
+            return False
+        x, y = (as_uncertain(self.value(atom)) for atom in comparison.inputs)
+        difference = subtract(spread_to(x, result.shape), spread_to(y, result.shape), sign)
+        if_false, if_true = map(self.value, equation.inputs[1:])
+        call = Call(equation, self)
+        chosen = choose(call, difference, if_true, if_false)
+        self.record(equation, "select_n", "choice by a sign", call.exactness, call.remark)
+        self.store(result, chosen)
+        return True
 
     def bind(self, equation: Equation, *operands: Any) -> list[Any]:
         """Return the results of an equation on plain arrays."""

@@ -119,7 +119,7 @@ class Recurrence:
             [key if _is_weight(key) else _as_previous(key) for key in lasting],
             value.loads.rows(lasting, value.mean) * kept,
         )
-        return loads
+        return loads.nearest()
 
     def closed(self, carried: Sequence[Any]) -> Recurrence:
         """The structure that a step has made."""

@@ -112,14 +112,47 @@ class ShareSearch:
         if equation.name == "div":
             sharing = self._sharing(equation.inputs[1])
             return sharing if sharing and sharing.exponentials is equation.inputs[0] else None
-        logarithm = self._origin(equation.inputs[1], primitives.SPREADS, "log")
-        sharing = None if logarithm is None else self._sharing(logarithm.inputs[0])
-        if sharing is None or sharing.chosen is not None:
-            return None
-        producer = self.producers.get(sharing.exponentials)
-        if producer is None or producer.name != "exp":
-            return None
-        return sharing if producer.inputs[0] is equation.inputs[0] else None
+        for logarithm, added in self._logarithms(equation.inputs[1]):
+            sharing = self._sharing(logarithm.inputs[0])
+            producer = self.producers.get(sharing.exponentials) if sharing else None
+            if sharing is None or sharing.chosen is not None or producer is None:
+                continue
+            if producer.name == "exp" and self._is_left(producer.inputs[0], added, equation):
+                return sharing
+        return None
+
+    def _logarithms(self, atom: Atom) -> Iterator[tuple[Equation, Atom | None]]:
+        """Yield the logarithm that an atom may come from, and what is added to it, if anything."""
+        logarithm = self._origin(atom, primitives.SPREADS, "log")
+        if logarithm is not None:
+            yield logarithm, None
+        addition = self._origin(atom, primitives.SPREADS, "add")
+        terms = () if addition is None else addition.inputs
+        for one, other in zip(terms, reversed(terms), strict=True):
+            logarithm = self._origin(one, primitives.SPREADS, "log")
+            if logarithm is not None:
+                yield logarithm, other
+
+    def _is_left(self, exponent: Atom, added: Atom | None, equation: Equation) -> bool:
+        """Whether a difference is x − (ln Σ e^(x−s) + s), or (x−s) − ln Σ e^(x−s)."""
+        left = equation.inputs[0]
+        if added is None:
+            return exponent is left
+        difference = self.producers.get(exponent)
+        if difference is None or difference.name != "sub" or difference.inputs[0] is not left:
+            return False
+        return self._largest(difference.inputs[1]) is self._largest(added) is not None
+
+    def _largest(self, atom: Atom) -> Equation | None:
+        """The maximum that a shift comes from."""
+        while isinstance(atom, Slot) and atom in self.producers:
+            producer = self.producers[atom]
+            if producer.name == "reduce_max":
+                return producer
+            if producer.name not in primitives.SHIFT_CARRIERS:
+                return None
+            atom = producer.inputs[-1]
+        return None
 
     def centring(self, equation: Equation) -> float | None:
         """Return c where an equation is x − c·Σx, with the sum along axes of x; or None."""

@@ -13,7 +13,7 @@ from jax import Array
 
 from secateur import quadrature
 from secateur.equations import Atom, Equation, Interpreter, Program, Slot, primitives, uniform_value
-from secateur.propagation import logistic, piecewise
+from secateur.propagation import domains, logistic, piecewise
 from secateur.propagation.lookups import find_rounding, is_lookup, is_place
 
 
@@ -147,6 +147,9 @@ def shared_slots(program: Program, *, elementwise_only: bool = False) -> set[Slo
     return (several | {root for root, reached in cores.items() if len(reached) > 1}) - mixing
 
 
+OUTSIDE = "where it is not defined, it counts as its value at the mean"
+
+
 @dataclass(frozen=True)
 class UnivariateMoments:
     """Moments and E[f'] of a function of a Gaussian; ``how`` names the means, for coverage."""
@@ -242,16 +245,19 @@ def moments(
         m, v, slope = piecewise.moments(pieces, mean, variance)
         return UnivariateMoments(m, v, lambda: slope, "exact", "piecewise linear")
 
-    def function(x: Array) -> Array:
-        return evaluate_group(group, x, read)
+    function: Callable[[Array], Array] = lambda x: evaluate_group(group, x, read)  # noqa: E731
 
     if _needs_positive(group):
         return _log_normal(function, group, mean, variance)
 
+    outside = ""
+    if not domains.is_total(group.program):
+        function, outside = domains.within_domain(function, mean), OUTSIDE
     m, v, slope = quadrature.moments_and_slope(
         function, mean, variance, kinks=tuple(sorted(search.kinks))
     )
-    remark = "" if search.all_known else "has a kink at a place not known while tracing"
+    kinks = "" if search.all_known else "has a kink at a place not known while tracing"
+    remark = "; ".join(filter(None, (kinks, outside)))
     return UnivariateMoments(m, v, lambda: slope, "quadrature", remark)
 
 
@@ -286,6 +292,9 @@ def _log_normal(
     y = ±exp(t),   t ~ N(ln|m| − s²/2, s²),   s² = ln(1 + v/m²)
     """
     shift = 1.0 if group.equations[0].name == "log1p" else 0.0
+    remark = "as a function of a log-normal"
+    if not domains.is_total(group.program, (-shift, np.inf)):
+        function, remark = domains.within_domain(function, mean), f"{remark}; {OUTSIDE}"
 
     def integrate(mean: Array) -> tuple[Array, Array]:
         size = jnp.maximum(jnp.abs(mean + shift), jnp.finfo(mean.dtype).tiny ** 0.25)
@@ -295,9 +304,7 @@ def _log_normal(
         return quadrature.moments(lambda t: function(sign * jnp.exp(t) - shift), centre, spread)
 
     m, v = integrate(mean)
-    return UnivariateMoments(
-        m, v, lambda: _slope(integrate, mean), "moment-matched", "as a function of a log-normal"
-    )
+    return UnivariateMoments(m, v, lambda: _slope(integrate, mean), "moment-matched", remark)
 
 
 def _closed_form(

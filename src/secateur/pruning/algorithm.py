@@ -87,12 +87,13 @@ def prune(
 
     until a round finds nothing to cut. A round that ends with a higher free energy than it began
     with, by more than the noise of its estimate, is undone, and the better half of its weights is
-    tried, then a quarter, and so on. The result is the model of least free energy that was seen.
+    tried, then a quarter, and so on. The result is the model with the lowest free energy of all
+    rounds.
 
-    With requirements it is the one of least free energy among those that meet them, the model
-    before pruning included; requirements on held-out rows choose among models, and cut nothing.
-    `stop_reason` says what was met. If no model meets all, there is a warning, and `most_weights`
-    counts more.
+    With requirements, it is the one with the lowest free energy among those that meet them,
+    including the model before pruning. Requirements on held-out rows only select among models; they
+    do not cause any pruning. `stop_reason` reports which were met. If no model meets all of them,
+    there is a warning, and models within `most_weights` are preferred.
 
     Args:
         trained: From `fit`, `prune`, `update` or `load`. Its beliefs are what is pruned.
@@ -100,7 +101,7 @@ def prune(
         key: A JAX random key, for the trainings.
         criterion: "bmr", which stops by itself; or "snr", "spr" or "magnitude", which only rank.
         rate: Share of all weights to remove by a criterion that only ranks, in one round. None
-            finds the rate of least free energy (see `sweep`).
+            finds the rate with the lowest free energy (see `sweep`).
         what: "weights"; "units", to remove only whole units (see `secateur.units`), each where the
             sum over its weights is ≤ 0; or "both": units first, then weights.
         grow: Whether weights may come back: after pruning, those whose return the data ask for, and
@@ -110,12 +111,12 @@ def prune(
             once nothing is left to cut, the lowest weights (with `what="units"`, units) are cut
             against the free energy, at most a quarter in a round, and trained again, until one is.
         held_out: Rows `(x, y)` that are not among the data, for one of the next two.
-        least_accuracy: Smallest share of right answers on the held-out rows.
+        least_accuracy: Required accuracy on the held-out rows.
         most_rmse: Largest root-mean-square error on the held-out rows, in the targets' units.
         epochs: Maximum number of epochs of each training. Defaults to the recipe's.
         size: Number of rows, for an iterator.
         checkpoint: File to save the state of pruning in, after every round and, with a second file
-            beside it, during every training. If it exists already, pruning goes on from it.
+            beside it, during every training. If it exists already, pruning continues from it.
         progress: Whether to show progress on standard error, after two seconds.
         callback: Function that is called with a `ProgressUpdate` several times a second; see `fit`.
             "stop" makes the round the last one: it is judged as it is, and no other begins.
@@ -215,8 +216,8 @@ class _Plan:
             )
         if rate is not None and not self.budget.is_empty:
             raise ValueError(
-                f"rate={rate} says how many weights are cut, and so leaves nothing to a budget. "
-                "Leave out either."
+                f"rate={rate} fixes how much is cut, which leaves nothing to a budget. "
+                "Give only one of them."
             )
         if what not in WHAT:
             raise ValueError(f"what={what!r}. Supported: {', '.join(WHAT)}.")
@@ -329,7 +330,7 @@ def _make_cuts(trainer: Trainer, plan: _Plan, prior: Any) -> dict[str, Move]:
         return {"cut weights": make_swept_cut(trainer, plan.criterion)}
     cuts: dict[str, Move] = {}
     if plan.what != "weights":
-        cuts["cut units"] = make_unit_cut(_find_grouping(trainer), prior)
+        cuts["cut units"] = make_unit_cut(trainer.spec, _find_grouping(trainer), prior)
     if plan.what != "units":
         cuts["cut weights"] = make_weight_cut(trainer.spec, prior)
     return cuts
@@ -355,7 +356,7 @@ def _make_forced_cut(trainer: Trainer, plan: _Plan, prior: Any) -> tuple[str, Mo
 
 
 def _explain_budget(process: Process, budget: Budget, reasons: list[str]) -> list[str]:
-    """Return why pruning ended, with what became of the budget; warn if no run meets it."""
+    """Return why pruning ended and whether the budget was met; warn if no run meets it."""
     state, judgement, trainer = process.best, process.best_judgement, process.trainer
     weights = count_live(state)
     measures = [math.nan] * len(reasons)
@@ -374,7 +375,7 @@ def _explain_budget(process: Process, budget: Budget, reasons: list[str]) -> lis
 def _make_past_evidence(
     layout: Layout, before: BeforeUpdate, start: TrainingState
 ) -> Callable[[TrainingState], Array]:
-    """Return what the data before an update say of the weights that were cut since, by run.
+    """Return the evidence of the data before an update for weights that were cut since, by run.
 
     Their free energy is not computed again, but reduced: Σ ln p(0) − ln q(0), with the prior p from
     before any data and the posterior q from before the update, which is the update's prior.
@@ -402,7 +403,7 @@ def _make_past_evidence(
 def _collect(
     process: Process, models: list[Trained], reasons: list[str], *, forced: bool
 ) -> list[Trained]:
-    """Return the best of what the process saw, or where it ended, as trained models."""
+    """Return the best states of the process, or its last ones, as trained models."""
     trainer, before = process.trainer, process.first_judgement.free_energies
     state, judgement = process.best, process.best_judgement
     if forced:

@@ -39,7 +39,7 @@ class Budget:
     Attributes:
         most_weights: Largest number of weights, or None.
         held_out: Rows to measure predictions on, a pair `(x, y)`, or None.
-        least_accuracy: Smallest share of right answers on these rows, or None.
+        least_accuracy: Required accuracy on these rows, or None.
         most_rmse: Largest root-mean-square error on these rows, or None.
 
     Example:
@@ -109,7 +109,7 @@ class Budget:
     def grade(
         self, trainer: Trainer, state: TrainingState, evaluations: list[Evaluation]
     ) -> np.ndarray:
-        """Return by run how much of what is required a state meets: the more, the higher.
+        """Return for each run how many requirements a state meets: the more, the higher.
 
         The number of weights counts more than predictions.
         """
@@ -179,7 +179,7 @@ class Budget:
     # --- words ----------------------------------------------------------------------------------
 
     def explain(self, reason: str, rounds: list[Round], weights: int, measure: float) -> str:
-        """Return why pruning ended and what became of the requirements, in words.
+        """Return why pruning ended and which requirements were met, in words.
 
         Args:
             reason: Why it ended, without them.
@@ -201,7 +201,7 @@ class Budget:
             smallest = min([weights, *(r.left for r in rounds if r.kept)])
             return (
                 f"the limit of {most} weights was not reached: the smallest model that was seen "
-                f"has {smallest}, and this one, of the least free energy, has {weights}"
+                f"has {smallest}, and this one, with the lowest free energy, has {weights}"
             )
         forced = sum(r.forced and r.kept for r in rounds)
         if not forced:
@@ -229,7 +229,7 @@ def make_budget(options: dict[str, Any]) -> Budget:
 
 
 def _measure(prediction: Predictive, targets: np.ndarray, is_share: bool) -> float:
-    """Return the share of right answers, or the root-mean-square error over rows and outputs."""
+    """Return the accuracy, or the root-mean-square error over rows and outputs."""
     values = prediction.mean
     if not is_share:
         if targets.shape != values.shape:

@@ -22,7 +22,7 @@ from secateur.pruning.conditioning import (
 )
 from secateur.reduction import prune_scores
 from secateur.training.coordinates import Vectors
-from secateur.training.hierarchy import credit_groups
+from secateur.training.hierarchy import credit_groups, sum_savings
 from secateur.training.program import ProgramSpec, TrainingState, map_runs
 
 
@@ -48,14 +48,15 @@ def make_weight_cut(spec: ProgramSpec, prior: Any = None) -> Move:
 
     def cut_weights(state: TrainingState, share: np.ndarray) -> Change:
         delta_f = order_weights(state, score_weights(state, "bmr", prior=prior), prior=prior)
+        scores = delta_f
         if spec.prior_groups is not None:
-            delta_f = _credit_groups(spec, state, delta_f)
+            scores = _credit_groups(spec, state, delta_f)
         limit = np.zeros(len(share))
         if (share < 1).any():
-            rows = join_by_run(delta_f)
+            rows = join_by_run(scores)
             counts = np.ceil(share * np.sum(rows <= 0, axis=1)).astype(int)
             limit = np.minimum(find_limits(rows, counts), 0.0)
-        return cut_below(state, delta_f, delta_f, limit, prior=prior)
+        return expect_savings(spec, state, cut_below(state, scores, delta_f, limit, prior=prior))
 
     return cut_weights
 
@@ -105,6 +106,25 @@ def _credit_groups(spec: ProgramSpec, state: TrainingState, delta_f: Vectors) ->
     return map_runs(credit, state.alive, state.prior, delta_f)
 
 
+def expect_savings(spec: ProgramSpec, before: TrainingState, change: Change) -> Change:
+    """Add to the expected change what learnt precisions of groups that are gone have cost."""
+    if spec.prior_groups is None:
+        return change
+    savings = _sum_savings(spec, before, change.state.alive)
+    return change._replace(estimated=change.estimated + savings)
+
+
+@partial(jax.jit, static_argnames=("spec",))
+def _sum_savings(spec: ProgramSpec, before: TrainingState, after: Vectors) -> Array:
+    groups = spec.prior_groups
+    assert groups is not None
+
+    def compute(alive: Vectors, left: Vectors, prior: Any) -> Array:
+        return sum_savings(spec.layout, groups, alive, left, prior)
+
+    return map_runs(compute, before.alive, after, before.prior)
+
+
 def make_budget_cut(most_weights: int, criterion: str, prior: Any = None) -> Move:
     """Return the move that cuts the lowest weights, at most a quarter of them, down to a number.
 
@@ -121,7 +141,7 @@ def make_budget_cut(most_weights: int, criterion: str, prior: Any = None) -> Mov
 
 
 def find_excess(state: TrainingState, most_weights: int) -> np.ndarray:
-    """Return, by run, how many weights to cut next on the way to a number of them."""
+    """Return, by run, the number of weights to cut next on the way to a given number."""
     live = count_live(state)
     return np.minimum(np.maximum(live - most_weights, 0), np.maximum(live // 4, 1))
 

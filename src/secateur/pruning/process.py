@@ -40,7 +40,7 @@ class Process:
 
     Attributes:
         current: State after the last move that was kept.
-        best: State of least free energy so far, by run.
+        best: State with the lowest free energy so far, by run.
         rounds: All rounds in order, by run.
 
     Args:
@@ -53,8 +53,8 @@ class Process:
         fingerprint: Of everything that decides how the process goes.
         extra: Function from a state to what its free energies lack, by run (see
             `secateur.update`).
-        budget: Requirements that the best state should meet. It is the one of least free energy
-            among those that meet the most of them.
+        budget: Requirements that the best state should meet. It is the one with the lowest free
+            energy among those that meet the most of them.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Process:
         return is_open and not self._progress.stopped
 
     def _begin_phase(self) -> None:
-        # By run: the share of candidates to change, and whether the phase goes on.
+        # By run: the fraction of candidates to change, and whether the phase continues.
         self.share, self.active = np.ones(self.runs), self.going.copy()
 
     # --- phases ---------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class Process:
 
         A round that ends higher than it began, by more than noise, is undone; the next one changes
         only the better half of the candidates, and so on. Not so with a learning rate that never
-        falls (the paper's recipe): where such a training ends is chance, and every round goes on
+        falls (the paper's recipe): where such a training ends is random, and every round continues
         from there.
 
         Args:

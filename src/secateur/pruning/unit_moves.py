@@ -15,6 +15,7 @@ from secateur.pruning.conditioning import score_joint
 from secateur.pruning.moves import (
     Change,
     Move,
+    expect_savings,
     find_excess,
     find_limits,
     remove_weights,
@@ -23,7 +24,7 @@ from secateur.pruning.moves import (
 from secateur.structure import Units
 from secateur.training.coordinates import Vectors
 from secateur.training.layout import Layout, Place
-from secateur.training.program import TrainingState, map_runs
+from secateur.training.program import ProgramSpec, TrainingState, map_runs
 
 
 class Grouping:
@@ -141,10 +142,11 @@ def _cut_units(
     return map_runs(cut, state, scores, delta_f, limits)
 
 
-def make_unit_cut(grouping: Grouping, prior: Any = None) -> Move:
+def make_unit_cut(spec: ProgramSpec, grouping: Grouping, prior: Any = None) -> Move:
     """Return the move that cuts all units with a sum of delta_f ≤ 0, or the lowest of them.
 
     Args:
+        spec: What the programs are compiled for.
         grouping: The units.
         prior: Prior by vector to score with. Defaults to the state's own.
     """
@@ -156,7 +158,8 @@ def make_unit_cut(grouping: Grouping, prior: Any = None) -> Move:
         counts = np.ceil(share * np.sum(rows <= 0, axis=1)).astype(int)
         limits = np.minimum(find_limits(rows, counts), 0.0)
         limits = jnp.asarray(limits, scores.dtype)
-        return _cut_units(state, scores, delta_f, limits, grouping=grouping, prior=prior)
+        change = _cut_units(state, scores, delta_f, limits, grouping=grouping, prior=prior)
+        return expect_savings(spec, state, change)
 
     return cut_units
 
@@ -184,7 +187,7 @@ def make_unit_budget_cut(grouping: Grouping, most_weights: int, prior: Any = Non
 
 
 def _count_lowest(scores: np.ndarray, sizes: np.ndarray, excess: int) -> int:
-    """Return how many of the lowest units have enough weights together; all that are alive."""
+    """Return the number of lowest units that have enough weights together, at most all units."""
     order = np.argsort(scores, kind="stable")[: int(np.isfinite(scores).sum())]
     totals = np.cumsum(sizes[order])
     return min(len(order), int(np.searchsorted(totals, excess)) + 1) if excess else 0

@@ -30,14 +30,14 @@ class RunSettings:
             energy choose among structures; see `secateur.selection`.
         inference: "moments", "local" or "global".
         posterior: "mean-field"; "unit", with covariance within units; or "auto", for the one of
-            least free energy after pruning.
+            lowest free energy after pruning.
         learn_priors: Which prior variances to learn: "inputs", "leaves", or None for none.
         noise_prior: Shape and rate of the Gamma prior of the noise's precision, in units of the
             standardised target, or None for the recipe's.
         what: What to prune: "weights", "units" or "both".
         grow: Whether weights may come back.
         most_weights: Largest number of weights of the pruned network, or None.
-        least_accuracy: Smallest share of right answers on the held-out rows, or None.
+        least_accuracy: Required accuracy on the held-out rows, or None.
         most_rmse: Largest root-mean-square error on the held-out rows, or None.
         seed: Seed of everything random.
         restarts: Number of initialisations to train side by side.

@@ -28,7 +28,7 @@ class FolderError(UsageError):
 
 
 class RunFolder:
-    """Where a run keeps its checkpoint while it goes on, and its results at the end.
+    """Folder for the checkpoint of a run, and for its results at the end.
 
     Args:
         path: Path of the folder, which need not exist yet.
@@ -120,7 +120,7 @@ class RunFolder:
 
     @contextmanager
     def write_results(self) -> Iterator[RunFolder]:
-        """Yield a folder for results; they take their places when all of them are there."""
+        """Yield a folder for results, which are moved to their place once all are complete."""
         unfinished = self.path / _UNFINISHED
         shutil.rmtree(unfinished, ignore_errors=True)
         try:

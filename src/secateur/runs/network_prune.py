@@ -168,7 +168,7 @@ def _split(
     training, judged = np.sort(order[held:]), np.sort(order[:held] if held else order)
     y = data.y
     if y is None:
-        say("there are no targets: the network's own outputs take their place, and accuracy below "
+        say("there are no targets: the network's own outputs are used, and the accuracy below "
             "is agreement with the network as it came")  # fmt: skip
         y = compute_targets(f, params, data.x)
     else:
@@ -231,7 +231,7 @@ def _train(
     return fitted, pruned
 
 
-# --- what came of it ------------------------------------------------------------------------------
+# --- results -----------------------------------------------------------------------------------
 
 
 def _compare(

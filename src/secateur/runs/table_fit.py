@@ -64,7 +64,7 @@ def fit_table(
         path: Path of the table; see `secateur.tables.read_table`.
         targets: Columns to predict.
         settings: Settings of the run.
-        folder: Folder for the results. While the run goes on it holds only a checkpoint.
+        folder: Folder for the results. During the run, it contains only a checkpoint.
         command: Command that repeats the run, for the report.
         resume: Whether to go on from the checkpoint.
         force: Whether to replace a run that is there.
@@ -224,7 +224,7 @@ def _make_requirements(
     """Return the options of `prune` that say what its result has to meet.
 
     Raises:
-        UsageError: They say nothing of the targets, or there are no held-out rows.
+        UsageError: They do not apply to these targets, or there are no held-out rows.
     """
     accuracy, rmse = settings.least_accuracy, settings.most_rmse
     requirements = {"most_weights": settings.most_weights}

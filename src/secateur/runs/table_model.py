@@ -57,7 +57,7 @@ def load_model(folder: RunFolder) -> sc.Trained | Average:
         folder: The folder of a finished run.
 
     Raises:
-        FolderError: There is no model in it, or one that is averaged is not there.
+        FolderError: The folder contains no model, or a model of the average is missing.
         FileError: A file is damaged.
     """
     model = sc.load(folder.find_model())
@@ -175,7 +175,7 @@ def predict_rows(
     interval: float = 0.95,
     at_means: bool = False,
 ) -> pd.DataFrame:
-    """Return what a model says of rows as a table.
+    """Return the predictions of a model as a table.
 
     Numbers: for each target its mean, standard deviation and central interval, noise included.
     Classes: the most probable one, and the probability of each. See `secateur.Predictive`.

@@ -33,7 +33,7 @@ class PrunedClassifier(ClassifierMixin, PrunedEstimator):
 
     Args:
         hidden: "auto", which trains and prunes linear, narrow and wide networks and keeps the one
-            of least free energy; or the number of units of every hidden layer, () for none.
+            with the lowest free energy; or the number of units of every hidden layer, () for none.
         activation: Activation function; see `secateur.networks.ACTIVATIONS`.
         inference: "moments", "local" or "global": how the free energy is computed.
         posterior: "mean-field"; "unit", so that the weights of a unit have a covariance; or "auto",
@@ -51,7 +51,7 @@ class PrunedClassifier(ClassifierMixin, PrunedEstimator):
         prune: Whether to prune after training.
         what: What to prune: "weights", "units" (also inputs) or "both".
         grow: Whether weights that were cut may come back; see `secateur.prune`.
-        restarts: Number of initialisations to train, of which the one of least free energy is kept.
+        restarts: Number of initialisations; the one with the lowest free energy is kept.
         average: None, or how to average the predictions of all pruned restarts: "equal" weights, or
             "evidence" for weights in proportion to exp(−free energy); see `secateur.Average`.
         recipe: "default", "paper" or a `secateur.Recipe`.
@@ -59,7 +59,7 @@ class PrunedClassifier(ClassifierMixin, PrunedEstimator):
         retrain_epochs: Maximum number of epochs after each round of pruning.
         batch_size: Number of rows in a step. Defaults to the recipe's.
         rate: Learning rate. Defaults to the recipe's.
-        trust: Trust of `partial_fit` in what was learnt before, above 0 and up to 1; see
+        trust: Weight of the previous posterior in `partial_fit`, above 0 and up to 1; see
             `secateur.update`.
         random_state: An int for results that can be repeated.
         verbose: Whether to show progress.

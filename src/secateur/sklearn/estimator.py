@@ -139,7 +139,7 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
         return self._encoding.encode(X, missing=self.missing)
 
     def _predict(self, X: Any) -> Predictive:
-        """Return what the network, or the average of several, says of rows."""
+        """Return the predictions of the network, or of the average of several."""
         check_is_fitted(self)
         model = self.result_ if self.average_ is None else self.average_
         return model.predict(self.encode(X))

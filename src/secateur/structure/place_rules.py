@@ -22,7 +22,7 @@ def _gather(search: LabelRules, equation: Equation, values: list[AxisLabels]) ->
     shape = equation.outputs[0].shape
     labels = [np.full(n, DATA) for n in shape]
     vanishes = [False] * len(shape)
-    left_out = {*numbers.collapsed_slice_dims, *getattr(numbers, "operand_batching_dims", ())}
+    left_out = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
     kept = [a for a in range(len(x.labels)) if a not in left_out]
     for place, axis in zip(numbers.offset_dims, kept, strict=True):
         if sizes[axis] == len(x.labels[axis]) and axis not in numbers.start_index_map:
@@ -72,7 +72,7 @@ def update_axes(equation: Equation) -> dict[int, int]:
         size = shape_of(equation.inputs[1])
         return {axis: axis for axis, n in enumerate(shape) if size[axis] == n}
     numbers = equation.params["dimension_numbers"]
-    left_out = {*numbers.inserted_window_dims, *getattr(numbers, "operand_batching_dims", ())}
+    left_out = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
     kept = [axis for axis in range(len(shape)) if axis not in left_out]
     return {
         axis: place

@@ -66,7 +66,7 @@ def _shorten(text: str, limit: int = 60) -> str:
 
 
 def find_missing(values: pd.Series) -> np.ndarray:
-    """Return where there is no value: empty, blank or one of the words pandas knows for that."""
+    """Return which cells are missing: empty, blank or one of the words that pandas treats so."""
     is_missing = values.isna().to_numpy(bool)
     if _has_texts(values):
         is_blank = values[~is_missing].astype(str).str.strip() == ""

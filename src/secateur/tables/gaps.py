@@ -1,4 +1,4 @@
-"""Missing values: where they are, which of them become inputs, and what is said of them."""
+"""Missing values: where they are, which of them become inputs, and messages about them."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def _read_parquet(path: Path, text: Sequence[str], columns: Sequence[str] | None
         frame = pd.read_parquet(path)
     except ImportError as error:
         raise TableError(
-            "Parquet files need pyarrow: pip install 'secateur[parquet]', or save the table as CSV."
+            "Parquet files need pyarrow: pip install pyarrow, or save the table as CSV."
         ) from error
     except OSError:
         raise

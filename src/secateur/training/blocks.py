@@ -32,7 +32,7 @@ class RowBlock(NamedTuple):
 
     @property
     def total_weight(self) -> float:
-        """Sum of the weights, which is the number of rows where there are none."""
+        """Sum of the weights, or the number of rows if there are no weights."""
         if self.weights is None:
             return float(len(self.targets))
         if is_addressable(self.weights):
@@ -55,7 +55,7 @@ class RowBlock(NamedTuple):
 
 
 def check_weights(weights: Any, rows: int) -> Any:
-    """Check that there is one weight w_n ≥ 0 for each row, and make an array of what is none."""
+    """Check that there is one weight w_n ≥ 0 for each row, and return them as an array."""
     if weights is None:
         return None
     if hasattr(weights, "to_numpy"):  # pandas, polars

@@ -47,7 +47,7 @@ class Checkpoint:
 
     Args:
         path: The file.
-        fingerprint: Hash of everything that decides how the work goes on. A file with another
+        fingerprint: Hash of everything that determines the course of the work. A file with another
             fingerprint belongs to other work.
         work: What the work is called in messages.
         ignore_foreign: Whether a file of other work is ignored instead of refused.
@@ -87,7 +87,7 @@ class Checkpoint:
             )
         except OSError as error:
             warnings.warn(
-                f"could not write the checkpoint {self.path} ({error}). The {self._work} goes on "
+                f"could not write the checkpoint {self.path} ({error}). The {self._work} continues "
                 "without it.",
                 CheckpointWarning,
                 stacklevel=2,
@@ -146,7 +146,8 @@ class Checkpoint:
                 continue
             except OtherVersion as error:
                 raise CheckpointError(
-                    f"{error}. Delete it to start again, or go on with the version that wrote it."
+                    f"{error}. Delete it to start again, or continue with the version that wrote "
+                    "it."
                 ) from error
             except UnreadableFile as error:
                 advice = "Delete it to start again, or restore an intact copy."

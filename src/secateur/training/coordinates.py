@@ -46,6 +46,30 @@ class Coordinates(NamedTuple):
             mixing,
         )
 
+    def optimised(self) -> Coordinates:
+        """Return what the optimiser moves; the shapes of units take steps of their own."""
+        if not self.mixing:
+            return self
+        columns = zip(self.log_deviations, self.mixing, strict=True)
+        return Coordinates(self.means, tuple(s if o is None else None for s, o in columns))
+
+    def replace_optimised(self, part: Coordinates) -> Coordinates:
+        """Return these coordinates with what the optimiser moves in its place."""
+        columns = zip(part.log_deviations, self.log_deviations, strict=True)
+        logs = tuple(old if new is None else new for new, old in columns)
+        return Coordinates(part.means, logs, self.mixing)
+
+    def shapes(self) -> tuple[Vectors, Vectors]:
+        """Return what makes L where there is covariance; None elsewhere."""
+        columns = zip(self.log_deviations, self.mixing, strict=True)
+        return tuple(None if o is None else s for s, o in columns), self.mixing
+
+    def replace_shapes(self, shapes: tuple[Vectors, Vectors]) -> Coordinates:
+        """Return these coordinates with other shapes of units."""
+        columns = zip(shapes[0], self.log_deviations, strict=True)
+        logs = tuple(old if new is None else new for new, old in columns)
+        return Coordinates(self.means, logs, shapes[1])
+
     def beliefs(self, alive: Vectors) -> tuple[Normal, ...]:
         """Return the flat beliefs; weights that are not alive are exactly 0 and certain."""
         if not self.mixing:

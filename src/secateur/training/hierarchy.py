@@ -23,7 +23,10 @@ from secateur.distributions import Gamma, Normal
 from secateur.training.coordinates import Vectors
 from secateur.training.layout import Layout, Place
 
-__all__ = ["PriorGroups", "credit_groups", "find_hyperprior", "fit_priors", "hyper_complexity"]
+__all__ = [
+    "PriorGroups", "credit_groups", "find_hyperprior", "fit_priors", "hyper_complexity",
+    "sum_savings",
+]  # fmt: skip
 
 # For every uncertain leaf, the axis along which each index is a group, or None for one group.
 PriorGroups = tuple[int | None, ...]
@@ -52,7 +55,7 @@ def fit_priors(
     flat: tuple[Normal, ...],
     priors: tuple[Normal, ...],
 ) -> tuple[Normal, ...]:
-    """Return the priors N(m, 1/E[λ]) at the q(λ) of least free energy.
+    """Return the priors N(m, 1/E[λ]) at the q(λ) with the lowest free energy.
 
     Args:
         layout: Layout of the weights.
@@ -124,6 +127,26 @@ def credit_groups(
     return tuple(jnp.where(r, d * f, d) for r, d, f in zip(remains, delta_f, vectors, strict=True))
 
 
+def sum_savings(
+    layout: Layout, groups: PriorGroups, before: Vectors, after: Vectors, priors: tuple[Normal, ...]
+) -> Array:
+    """Return the change of the free energy by precisions that groups no longer need, ≤ 0 mostly.
+
+    Args:
+        layout: Layout of the weights.
+        groups: Groups of the weights.
+        before: Which weights were alive, by vector.
+        after: Which of them still are.
+        priors: Priors, by vector, from `fit_priors`.
+    """
+    complexities = _group_complexities(layout, groups, before, priors)
+    total = jnp.zeros((), layout.dtype)
+    for place, axis, complexity in zip(layout.places, groups, complexities, strict=True):
+        is_empty = _sum_group(place, axis, after) == 0
+        total -= jnp.sum(jnp.where(is_empty, complexity, 0))
+    return total
+
+
 def _sum_group(place: Place, axis: int | None, vectors: Sequence[Array]) -> Array:
     """Sum over each group of a leaf, in a shape that broadcasts to the leaf's."""
     whole = vectors[place.vector]
@@ -153,13 +176,14 @@ def _precision_complexity(half: Array, variance: Array, prior: Gamma) -> Array:
     """
     a, b = float(prior.shape), float(prior.rate)
     shape = a + half
-    # Stirling's series where there are many weights, and a table where there are few: `gammaln`
-    # takes longer to compile than all the rest of a step.
-    few = a + 0.5 * np.arange(_FEW)
-    exact = gammaln(few) - ((few - 0.5) * np.log(few) - few + 0.5 * math.log(2 * math.pi))
+    # A table for small groups of weights, and Stirling's series for larger ones: `gammaln` takes
+    # longer to compile than all the rest of a step.
+    shapes = a + 0.5 * np.arange(_FEW)
+    table = gammaln(shapes) - ((shapes - 0.5) * np.log(shapes) - shapes)
+    table -= 0.5 * math.log(2 * math.pi)
     number = jnp.minimum(2 * half, _FEW - 1).astype(int)
-    many = (1 / 12 - 1 / (360 * jnp.square(shape))) / shape
-    remainder = jnp.where(2 * half < _FEW, jnp.asarray(exact, half.dtype)[number], many)
+    series = (1 / 12 - 1 / (360 * jnp.square(shape))) / shape
+    remainder = jnp.where(2 * half < _FEW, jnp.asarray(table, half.dtype)[number], series)
     constant = math.lgamma(a) - 0.5 * math.log(2 * math.pi) - a * math.log(b)
     complexity = 0.5 * jnp.log(shape) + constant - remainder + a * jnp.log(variance) + b / variance
     return jnp.where(half > 0, complexity, 0)

@@ -114,18 +114,32 @@ class Layout(NamedTuple):
         """Put flat beliefs and the certain arrays back into the user's pytree."""
         return self.build_tree(self.split_beliefs(flat), certain)
 
-    def split_beliefs(self, flat: tuple[Normal, ...]) -> list[Normal]:
-        """Cut flat beliefs into those of the leaves."""
+    def split_beliefs(
+        self, flat: tuple[Normal, ...], factors: list[Any] | None = None
+    ) -> list[Normal]:
+        """Cut flat beliefs into those of the leaves.
+
+        Args:
+            flat: Beliefs by vector.
+            factors: Those of the leaves, from `split_factors`, where they are known already.
+        """
         means = _split(self, tuple(q.mean for q in flat))
         variances = _split(self, tuple(q.variance for q in flat))
         beliefs = list(map(Normal, means, variances))
-        for number, place in enumerate(self.places):
+        factors = self.split_factors(flat) if factors is None else factors
+        for number, (place, factor) in enumerate(zip(self.places, factors, strict=True)):
             q = flat[place.vector]
             if place.unit is not None and isinstance(q, UnitNormal):
-                factor = place.cut(q.factor).astype(place.dtype)
                 own = place.unit.group, place.unit.axes, q.is_whole
                 beliefs[number] = UnitNormal(means[number], variances[number], factor, *own)
         return beliefs
+
+    def split_factors(self, flat: tuple[Normal, ...]) -> list[Any]:
+        """Cut the factors of flat beliefs into those of the leaves; None where there are none."""
+        return [
+            place.cut(q.factor).astype(place.dtype) if isinstance(q, UnitNormal) else None
+            for place, q in ((place, flat[place.vector]) for place in self.places)
+        ]
 
     def build_tree(self, uncertain: list[Any], certain: list[Any] | None) -> PyTree:
         """Put one object for each uncertain leaf, and the certain arrays, into the user's pytree.
@@ -370,9 +384,14 @@ def _join_parameter(
     return whole
 
 
-def flat_complexity(weights: Coordinates, alive: Vectors, priors: tuple[Any, ...]) -> Array:
-    """KL[q ‖ p] over the live weights, in nats."""
-    flat = weights.beliefs(alive)
+def flat_complexity(
+    weights: Coordinates,
+    alive: Vectors,
+    priors: tuple[Any, ...],
+    flat: tuple[Normal, ...] | None = None,
+) -> Array:
+    """KL[q ‖ p] over the live weights, in nats; `flat` are their beliefs, if those are known."""
+    flat = weights.beliefs(alive) if flat is None else flat
     columns = zip(flat, weights.means, weights.log_deviations, alive, priors, strict=True)
     return sum(itertools.starmap(_complexity, columns), start=jnp.zeros((), flat[0].mean.dtype))
 

@@ -27,7 +27,7 @@ from secateur.training.coordinates import Coordinates, Vectors
 from secateur.training.hierarchy import PriorGroups, fit_priors, hyper_complexity
 from secateur.training.layout import Layout, flat_complexity, to_numpy
 from secateur.training.objective import compute_parts
-from secateur.training.unit_steps import pull_gradient, push_update
+from secateur.training.unit_steps import SHAPE_INTERVAL, Shapes, move_shapes
 
 # Number of rows that a running estimate of the noise averages: 5 % accurate, and soon renewed.
 _NOISE_MEMORY = 1024
@@ -215,10 +215,11 @@ def _run_epoch(
     spec: ProgramSpec,
     constants: Constants,
     schedule: Schedule,
+    first_step: Array,
     state: TrainingState,
     data: RowBlock,
 ) -> tuple[TrainingState, EpochRecord]:
-    """Pass over the rows once, in random batches."""
+    """Pass over the rows once, in random batches; the first step's number is that of all runs."""
     rows, dtype = data.targets.shape[0], spec.layout.dtype
     batch_size = min(spec.batch_size, rows)
     forward = propagate(spec.f, spec.inference)
@@ -230,10 +231,13 @@ def _run_epoch(
     noise_share = min(1.0, batch_size / min(_NOISE_MEMORY, rows))
 
     def compute_objective(
-        moved: tuple[Coordinates, Any], noise: Any, noise_steps: Array, batch: Batch
-    ) -> tuple[Array, Any]:
-        weights, free = moved
-        beliefs = spec.layout.beliefs(weights.beliefs(state.alive), constants.certain)
+        moved: Any, weights: Coordinates, shapes: Shapes, noise: Any, noise_steps: Array,
+        batch: Batch,
+    ) -> tuple[Array, Any]:  # fmt: skip
+        weights, free = weights.replace_optimised(moved[0]), moved[1]
+        flat = shapes.beliefs(weights, state.alive)
+        leaves = spec.layout.split_beliefs(flat, shapes.leaves)
+        beliefs = spec.layout.build_tree(leaves, constants.certain)
         prediction = forward(take_noise(batch.noise, draw_count, dtype), beliefs, batch.inputs)
         targets, counts = batch.targets, batch.counts
         if spec.conjugate_noise:
@@ -248,46 +252,67 @@ def _run_epoch(
             noise = jax.tree.map(lambda old, new: old + share * (new - old), noise, fresh)
         else:
             noise = jax.tree.map(jax.nn.softplus, free)
-        divergence = flat_complexity(weights, state.alive, state.prior)
+        divergence = flat_complexity(weights, state.alive, state.prior, flat)
         likelihood = constants.likelihood
         parts = compute_parts(divergence, likelihood, noise, prediction, targets, weights=counts)
         accuracy = schedule.row_weight * parts.accuracy
         value = batch.warmth * divergence + parts.complexity_noise - accuracy
         return value / schedule.size, (noise, divergence, accuracy)
 
+    def differentiate(weights: Coordinates, shapes: Shapes, free: Any, *rest: Any) -> Any:
+        moved = weights.optimised(), free
+        slopes, result = jax.grad(compute_objective, has_aux=True)(moved, weights, shapes, *rest)
+        return (shapes.pull_gradient(slopes[0]), slopes[1]), result, weights, shapes
+
+    def differentiate_all(weights: Coordinates, shapes: Shapes, free: Any, *rest: Any) -> Any:
+        """Likewise by the shapes too, which take a step."""
+
+        def compute(moved: Any, coordinates: Any) -> tuple[Array, Any]:
+            own = weights.replace_shapes(coordinates)
+            follow = Shapes.of(spec.layout, own, state.alive)
+            return compute_objective(moved, own, follow, *rest)
+
+        moved, coordinates = (weights.optimised(), free), weights.shapes()
+        both, result = jax.grad(compute, argnums=(0, 1), has_aux=True)(moved, coordinates)
+        slopes, by_shapes = both
+        by_shapes = jax.tree.map(lambda slope: schedule.size * slope, by_shapes)
+        cooling = rest[-1].rate / schedule.rate
+        weights = move_shapes(weights, by_shapes, cooling, state.alive)
+        follow = Shapes.of(spec.layout, weights, state.alive)
+        return (shapes.pull_gradient(slopes[0]), slopes[1]), result, weights, follow
+
     def step(carry: Any, batch: Batch) -> tuple[Any, None]:
-        moved, memory, noise, noise_steps, sums, bad_step = carry
-        gradient, (noise, divergence, accuracy) = jax.grad(compute_objective, has_aux=True)(
-            moved, noise, noise_steps, batch
-        )
-        gradient = pull_gradient(moved[0], gradient[0], state.alive), gradient[1]
+        weights, shapes, free, memory, noise, noise_steps, sums, bad_step = carry
+        at = (weights, shapes, free, noise, noise_steps, batch)
+        if weights.mixing:
+            is_due = (first_step + batch.number) % SHAPE_INTERVAL == 0
+            found = jax.lax.cond(is_due, differentiate_all, differentiate, *at)
+        else:
+            found = differentiate(*at)
+        gradient, (noise, divergence, accuracy), weights, shapes = found
+        moved = weights.optimised(), free
         update, memory = spec.optimiser.update(gradient, memory, moved)
-        moved = _move(moved, update, batch.rate, state.alive)
+        weights = shapes.push_update(weights, update[0], batch.rate)
+        free = jax.tree.map(lambda p, u: p + batch.rate * u, free, update[1])
         finite = jnp.isfinite(divergence - accuracy)
         bad_step = jnp.where((bad_step < 0) & ~finite, batch.number, bad_step)
         sums = (sums[0] + divergence, sums[1] + accuracy)
-        return (moved, memory, noise, noise_steps + 1, sums, bad_step), None
+        return (weights, shapes, free, memory, noise, noise_steps + 1, sums, bad_step), None
 
     zero, no_step = jnp.zeros((), dtype), jnp.full((), -1)
-    moved = select_moved(spec, state.weights, state.noise)
-    carry = (moved, state.memory, state.noise, state.noise_steps, (zero, zero), no_step)
+    _, free = select_moved(spec, state.weights, state.noise)
+    shapes = Shapes.of(spec.layout, state.weights, state.alive)
+    start = (state.weights, shapes, free, state.memory, state.noise, state.noise_steps)
+    carry = (*start, (zero, zero), no_step)
     carry, _ = jax.lax.scan(step, carry, _make_batches(spec, schedule, state, data, draw_count))
     return _finish_epoch(spec, constants, state, carry, steps_per_pass(rows, batch_size))
-
-
-def _move(moved: Any, update: Any, rate: Array, alive: Vectors) -> Any:
-    """Return what the optimiser moves after its step."""
-    if not moved[0].mixing:
-        return jax.tree.map(lambda p, u: p + rate * u, moved, update)
-    free = jax.tree.map(lambda p, u: p + rate * u, moved[1], update[1])
-    return push_update(moved[0], update[0], rate, alive), free
 
 
 def _finish_epoch(
     spec: ProgramSpec, constants: Constants, state: TrainingState, carry: Any, batches: int
 ) -> tuple[TrainingState, EpochRecord]:
     """Return the state after the steps of an epoch, and its record."""
-    (weights, free), memory, noise, noise_steps, sums, bad_step = carry
+    weights, _, free, memory, noise, noise_steps, sums, bad_step = carry
     if not spec.conjugate_noise:
         noise = jax.tree.map(jax.nn.softplus, free)
     is_finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(v)) for v in jax.tree.leaves(weights)]))
@@ -321,7 +346,7 @@ def _take_batches(spec: ProgramSpec, indices: Array, values: Array) -> Array:
 
 def select_moved(spec: ProgramSpec, weights: Coordinates, noise: Any) -> tuple[Coordinates, Any]:
     """Return what the optimiser moves."""
-    return weights, None if spec.conjugate_noise else free_noise(noise)
+    return weights.optimised(), None if spec.conjugate_noise else free_noise(noise)
 
 
 def free_noise(noise: Any) -> Any:
@@ -366,7 +391,7 @@ def train(
     Returns:
         The state, and a record for each epoch and run (the rest of CALL_LENGTH is zero).
     """
-    run_epoch = partial(_run_epoch, spec, constants, schedule)
+    rows = data.targets.shape[1]
     is_single = state.epoch.shape[0] == 1
     if is_single:  # the axis of runs is dropped once, not in every epoch
         state, data = _drop_all((state, data))
@@ -382,6 +407,8 @@ def train(
 
     def body(carry: Any) -> Any:
         number, state, records, _ = carry
+        batches = steps_per_pass(rows, min(spec.batch_size, rows))
+        run_epoch = partial(_run_epoch, spec, constants, schedule, jnp.max(state.epoch) * batches)
         if is_single:
             state, record = run_epoch(state, data)
         else:
@@ -401,7 +428,7 @@ def train(
 
 
 def placement(spec: ProgramSpec, tree: Any) -> Any:
-    """Where arrays live on the mesh: whole everywhere, but for weights that are to be divided."""
+    """Shardings of arrays: replicated, except for weights that are divided over the mesh."""
     assert spec.mesh is not None
     mesh, sizes = spec.mesh, spec.layout.sizes
 

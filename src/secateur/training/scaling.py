@@ -148,7 +148,7 @@ def _describe(structure: Any) -> str:
 
 
 def _check_width(affine: Affine, shape: tuple[int, ...], names: ColumnNames) -> None:
-    """Refuse an array whose last axis does not have as many columns as there were."""
+    """Refuse an array whose number of columns (its last axis) has changed."""
     columns = np.shape(affine.shift)
     if not columns and len(shape) == 1:
         return

@@ -268,7 +268,7 @@ def _are_arrays(data: Any) -> bool:
 
 
 def make_block(inputs: Any, targets: Any, weights: Any = None) -> RowBlock:
-    """Check rows of data, and make arrays of what is none."""
+    """Check rows of data, and convert them to arrays."""
     inputs, targets = check_arrays(inputs, targets)
     return RowBlock(inputs, targets, check_weights(weights, len(targets)))
 
@@ -313,7 +313,7 @@ def check_batch(batch: Any) -> None:
 
 
 def check_arrays(inputs: Any, targets: Any) -> Pair:
-    """Check a pair of inputs and targets, and make arrays of what is none."""
+    """Check a pair of inputs and targets, and convert them to arrays."""
     targets = make_array(targets, "targets")
     check_rows_apart(inputs, len(targets) if np.ndim(targets) else None)
     inputs = jax.tree.map(lambda x: make_array(x, "inputs"), inputs, is_leaf=is_table)

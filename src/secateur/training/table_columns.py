@@ -1,4 +1,4 @@
-"""Arrays from what users hand over: tables by the names of their columns, lists, and text.
+"""Users' data as arrays: tables by the names of their columns, lists, and text.
 
 Scaling, training and predictions work with arrays; everything here is NumPy.
 """

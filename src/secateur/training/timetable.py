@@ -14,7 +14,7 @@ import numpy as np
 
 from secateur.training.recipe import Recipe
 
-# Two-sided 95 %: a trend of fewer standard errors than this cannot be told from none.
+# Two-sided 95 %: a trend of fewer standard errors than this cannot be distinguished from none.
 _CRITICAL = 1.96
 # A Bayes factor of e is "not worth more than a bare mention" (Kass and Raftery, 1995): what another
 # window of the same length would gain must be worth at least that much.

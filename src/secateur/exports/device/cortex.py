@@ -161,7 +161,7 @@ def _chosen(compiler: str | None) -> str:
     if not compilers or (compiler is not None and compiler not in compilers):
         raise DeviceError(
             f"compiling for a Cortex-M4 needs {_GCC} on the PATH (Debian: apt-get install "
-            'gcc-arm-none-eabi) or, without root, pip install "secateur[device]"'
+            "gcc-arm-none-eabi) or, without root, pip install ziglang"
             + (f"; {compiler} is not installed, {' and '.join(compilers)} is" if compilers else "")
         )
     return compiler or compilers[0]

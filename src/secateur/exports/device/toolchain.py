@@ -15,7 +15,7 @@ __all__ = ["STRICT", "CallResult", "DeviceError"]
 #: Warnings that generated C code must not cause.
 STRICT = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror")
 
-_PACKAGES = 'pip install "secateur[device]"'
+_PACKAGES = "pip install pyelftools unicorn"
 
 
 class DeviceError(RuntimeError):
@@ -52,7 +52,8 @@ def package(name: str, purpose: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise DeviceError(f"{purpose} needs the package {name}: {_PACKAGES}") from error
+        root = name.partition(".")[0]
+        raise DeviceError(f"{purpose} needs the package {root}: {_PACKAGES}") from error
 
 
 def run_tool(command: Sequence[str], *, timeout: float = 300.0) -> str:

@@ -251,8 +251,7 @@ def import_onnx() -> Any:
         import onnx
     except ImportError as error:
         raise ImportError(
-            "writing ONNX needs the package onnx, which is not installed: "
-            "pip install 'secateur[onnx]'"
+            "writing ONNX needs the package onnx, which is not installed: pip install onnx"
         ) from error
     return onnx
 

@@ -32,7 +32,7 @@ charts.coverage = (holder) => {
   return true;
 };
 
-// 95 % of a share that was observed in so many rows (Wilson).
+// 95 % interval of a fraction that was observed in a number of rows (Wilson).
 function wilson(share, rows, z = 1.96) {
   const size = 1 + z * z / rows, middle = (share + z * z / (2 * rows)) / size;
   const half = (z / size) * Math.sqrt(share * (1 - share) / rows + z * z / (4 * rows * rows));
