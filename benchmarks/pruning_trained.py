@@ -139,10 +139,10 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--network", default="dense")
-    parser.add_argument("--epochs", type=int, default=15)
-    parser.add_argument("--retrain-epochs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--retrain-epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--most-epochs", type=int, default=30, help="in all")
     parser.add_argument("--reports", type=int, default=1)
     parser.add_argument(

@@ -193,6 +193,31 @@ def test_what_is_not_a_weight_is_certain():
     assert set(f.graph.arrays) == {"mean"}
 
 
+@pytest.mark.slow
+def test_whole_numbers_as_inputs():
+    """An embedding; oracle: onnxruntime. The exported file takes whole numbers, too."""
+    ort = pytest.importorskip("onnxruntime")
+    from secateur.exports import ExportError, export, to_onnx
+    from secateur.importing import as_trained
+
+    nodes = [
+        helper.make_node("Gather", ["table", "x"], ["e"], axis=0),
+        helper.make_node("ReduceMean", ["e"], ["m"], axes=[1], keepdims=0),
+        helper.make_node("Gemm", ["m", "w"], ["y"], transB=1),
+    ]
+    arrays = [array("table", 11, 4), array("w", 2, 4, seed=1)]
+    proto = model(nodes, arrays, [value("x", "N", 5, kind=TensorProto.INT64)])
+    f, params = from_onnx(proto)
+    x = np.random.default_rng(0).integers(-11, 11, (6, 5))
+    (truth,) = ort.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_allclose(jax.jit(f)(params, x), truth, atol=1e-6)
+    trained = as_trained(sc.BayesianModel(f, params, sc.GaussianLikelihood()))
+    (mine,) = ort.InferenceSession(to_onnx(trained)).run(None, {"x": x})
+    np.testing.assert_allclose(mine, truth, atol=1e-6)
+    with pytest.raises(ExportError, match="whole numbers"):
+        export(trained, "no.c", inputs=x)
+
+
 def test_scales_are_weights_and_masks_are_not():
     arrays = [array("w", 3, 4), array("scale", 4, seed=1), array("shift", 4, seed=2)]
     for name, values in (("mask", [0, 1, 1, 0]), ("scores", [0, -3e38, 0, -3e38])):

@@ -103,6 +103,11 @@ def evaluate_graph(
             values[node.output] = _compute(node, whole(node.inputs[0]), numbers)
         elif node.op == "matmul":
             values[node.output] = np.matmul(*(whole(a) for a in node.inputs))
+        elif node.op == "gather":
+            places = np.clip(
+                whole(node.inputs[0]).astype(int), 0, len(node.attributes["table"]) - 1
+            )
+            values[node.output] = numbers.constant(node.attributes["table"])[places]
         elif node.op in MOVES:
             values[node.output] = move_elements(node, [whole(a) for a in node.inputs])
         else:

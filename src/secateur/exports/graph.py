@@ -6,6 +6,7 @@ The steps are the function's own equations, in a smaller vocabulary:
   length 1 are broadcast;
 - `linear`: x Wᵀ + b over the last axis; `conv`: a convolution; `pool`: a maximum or sum in windows;
 - `matmul`: products of two computed arrays, matrix by matrix;
+- `gather`: rows of a known table, by number;
 - `reduce`: sum, maximum … over axes;
 - `reshape`, `transpose`, `slice`, `reverse`, `concatenate`, `pad`, `expand`: moving elements;
 - `recurrent`: a loop over the first axis, whose body is a graph itself.

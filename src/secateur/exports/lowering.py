@@ -19,6 +19,7 @@ from secateur.equations.primitives import (
     Policy,
     policies,
 )
+from secateur.exports.array_operands import lower_lookup, lower_product
 from secateur.exports.constant_folding import evaluate_known, to_numbers
 from secateur.exports.graph import (
     ELEMENTWISE,
@@ -189,7 +190,7 @@ class Lowering:
     def _convert_element_type(self, node: Equation, operands: list[Atom]) -> Atom:
         (x,) = operands
         after = np.dtype(node.outputs[0].dtype)
-        if x.dtype.kind == after.kind == "f":
+        if x.dtype.kind == after.kind and after.kind in "fi":
             return x
         if x.dtype.kind == "b" and after.kind == "f":
             one, zero = (Constant.of(np.full((1,) * len(x.shape), v, after)) for v in (1, 0))
@@ -203,7 +204,7 @@ class Lowering:
         left, right = operands
         (left_axes, right_axes), (batch, _) = node.params["dimension_numbers"]
         if batch or all(isinstance(a, Value) for a in operands):
-            return self.multiply(left, right, node)
+            return lower_product(self, left, right, node)
         weights_left = isinstance(left, Constant)
         weights, x = (left, right) if weights_left else (right, left)
         w_axes, x_axes = (left_axes, right_axes) if weights_left else (right_axes, left_axes)
@@ -228,26 +229,6 @@ class Lowering:
             free = len(kept)
             y = self.transpose(y, [*range(free, free + len(out)), *range(free)], node)
         return y
-
-    def multiply(self, left: Atom, right: Atom, node: Equation) -> Atom:
-        """Return the product of two arrays as one of matrices, of which there are many."""
-        (left_sums, right_sums), (left_batch, right_batch) = node.params["dimension_numbers"]
-
-        def as_matrices(atom: Atom, batch: Any, sums: Any, *, sums_last: bool) -> Atom:
-            free = [a for a in range(len(atom.shape)) if a not in (*batch, *sums)]
-            order = [*batch, *free, *sums] if sums_last else [*batch, *sums, *free]
-            sizes = [int(np.prod([atom.shape[a] for a in axes], dtype=int))
-                     for axes in ((free, sums) if sums_last else (sums, free))]  # fmt: skip
-            shape = [*(atom.shape[a] for a in batch), *sizes]
-            return self.reshape(self.transpose(atom, order, node), shape, node)
-
-        first = as_matrices(left, left_batch, left_sums, sums_last=True)
-        second = as_matrices(right, right_batch, right_sums, sums_last=False)
-        out = node.outputs[0]
-        shape = [*first.shape[:-1], second.shape[-1]]
-        return self.reshape(
-            self.add("matmul", [first, second], shape, out.dtype, node), out.shape, node
-        )
 
     def _conv_general_dilated(self, node: Equation, operands: list[Atom]) -> Atom:
         x, kernel = operands
@@ -340,6 +321,9 @@ class Lowering:
         limits = [a + size for a, size in zip(first, sizes, strict=True)]
         steps = (1,) * len(first)
         return self.add_like("slice", [x], node, starts=first, limits=limits, steps=steps)
+
+    def _gather(self, node: Equation, operands: list[Atom]) -> Atom:
+        return lower_lookup(self, operands, node)
 
     def _split(self, node: Equation, operands: list[Atom]) -> list[Atom]:
         (x,) = operands

@@ -17,12 +17,15 @@ from secateur.exports.graph import ExportError, Graph, Node
 from secateur.exports.lowering import lower_function, lower_model
 from secateur.exports.predictions import make_score_function, standardise_exactly
 from secateur.exports.simplification import simplify_graph, spread_products
+from secateur.importing import ImportedFunction
 from secateur.propagation import UnsupportedOperation
 from secateur.pytrees import flatten_beliefs, is_belief
 from secateur.trained import Trained
 from secateur.training.scaling import Affine
 
 __all__ = ["ModelGraph", "make_model_graph"]
+
+_WHOLE = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +84,9 @@ def make_model_graph(
         ExportError: An operation of the model is not supported, or its frames cannot be processed
             one by one.
     """
+    f = trained.model.f
+    if isinstance(f, ImportedFunction) and any(v.dtype in _WHOLE for v in f.inputs):
+        raise ExportError("networks that take whole numbers as inputs cannot be written in C.")
     shape = find_row_shape(trained, inputs)
     rows = draw_rows(trained, shape) if inputs is None else np.asarray(inputs, np.float32)
     if mean == "predictive":

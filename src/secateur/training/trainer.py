@@ -211,7 +211,7 @@ class Trainer:
         if recipe.epochs is not None:
             budget = recipe.epochs * blocks
         else:
-            budget = max(60, blocks, recipe.steps * blocks // self.steps)
+            budget = max(recipe.fewest_epochs, blocks, recipe.steps * blocks // self.steps)
         if not self.source.repeatable:
             budget = min(budget, blocks)
         return Timetable.from_recipe(recipe, budget, self.steps / blocks)

@@ -188,6 +188,8 @@ def _lower_imported(
     function = ExportedFunction(lambda x: [imported.finish(f(weights, x))], meanings, False)
     shape = find_row_shape(trained, inputs) if imported.row_shape is None else imported.row_shape
     dtype, dtypes = find_dtype(trained), _find_file_dtypes(imported)
+    if dtypes[0].kind in "iu" and dtypes[0].itemsize > 1:  # of 8 bits, they are quantised numbers
+        dtype = np.dtype(np.int32)
     lengths = (imported.inputs[0].shape or ())[1:]
     if len(lengths) > 1 and not isinstance(lengths[0], int):  # a length of time
         try:

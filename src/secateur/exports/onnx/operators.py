@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from secateur.exports.graph import ELEMENTWISE, Atom, Constant, ExportError, Node, Value
 from secateur.exports.onnx.layers import write_conv, write_linear, write_pool, write_recurrent
@@ -47,8 +47,10 @@ class OperatorWriter:
         graph, x = symbolic.graph, symbolic.graph.inputs[0]
         self.names: dict[Value, str] = {x: source}
         self.needed = {a for n in graph.nodes for a in n.inputs} | {*graph.outputs}
-        if self.dtypes[0] != np.float32 and not is_read_as_integer(graph, x):
-            self.names[x] = self.op("Cast", [source], to=TensorProto.FLOAT)
+        given = np.dtype(np.float32) if x.dtype.kind == "f" else x.dtype
+        if self.dtypes[0] != given and not is_read_as_integer(graph, x):
+            kind = helper.np_dtype_to_tensor_dtype(given)
+            self.names[x] = self.op("Cast", [source], to=kind)
 
     def write(self, outputs: Sequence[str]) -> None:
         """Write all steps, and name the results."""
@@ -239,6 +241,9 @@ class OperatorWriter:
             return operands[0]
         edges = ([part[a] for a in taken] for part in (starts, limits, range(len(steps)), steps))
         return self.op("Slice", [operands[0], *map(self.whole_numbers, edges)])
+
+    def _gather(self, node: Node, operands: list[str]) -> str:
+        return self.op("Gather", [self.array(node.attributes["table"], "table"), *operands], axis=0)
 
     def _matmul(self, node: Node, operands: list[str]) -> str:
         return self.op("MatMul", operands)

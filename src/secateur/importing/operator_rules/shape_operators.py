@@ -200,7 +200,8 @@ def _gather(call: OperatorCall, x: Any, indices: Any) -> Any:
         if isinstance(x, Directions):
             x = x.stack()
         return numpy_for(x).take(x, indices, axis)
-    return jnp.take(jnp.asarray(x), jnp.where(indices < 0, indices + length, indices), axis)
+    places = jnp.where(indices < 0, indices + length, indices)
+    return jnp.take(jnp.asarray(x), places, axis, mode="clip")
 
 
 @operator("GatherElements")
