@@ -17,7 +17,6 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from scipy.special import gammaln
 
 from secateur.distributions import Gamma, Normal
 from secateur.training.coordinates import Vectors
@@ -179,7 +178,7 @@ def _precision_complexity(half: Array, variance: Array, prior: Gamma) -> Array:
     # A table for small groups of weights, and Stirling's series for larger ones: `gammaln` takes
     # longer to compile than all the rest of a step.
     shapes = a + 0.5 * np.arange(_FEW)
-    table = gammaln(shapes) - ((shapes - 0.5) * np.log(shapes) - shapes)
+    table = np.array([math.lgamma(s) for s in shapes]) - ((shapes - 0.5) * np.log(shapes) - shapes)
     table -= 0.5 * math.log(2 * math.pi)
     number = jnp.minimum(2 * half, _FEW - 1).astype(int)
     series = (1 / 12 - 1 / (360 * jnp.square(shape))) / shape
