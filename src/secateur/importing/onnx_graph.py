@@ -63,7 +63,7 @@ class OnnxNode:
 
 @dataclass(eq=False)
 class OnnxGraph:
-    """Operators in order, and what they begin with and end with.
+    """Operators in order, with the inputs and outputs of the graph.
 
     Attributes:
         nodes: Operators, each after those whose results it reads.
@@ -112,5 +112,5 @@ class OnnxGraph:
         return readers
 
     def makers(self) -> dict[str, OnnxNode]:
-        """Return the node that makes each name."""
+        """Return the node that computes each name."""
         return {name: node for node in self.nodes for name in node.outputs if name}

@@ -89,8 +89,8 @@ def _import_torch() -> Any:
         return import_module("torch")
     except ImportError as error:
         raise ImportError(
-            "PyTorch modules need the package torch, which is not installed. Install it as "
-            "pytorch.org says (its build for CPUs is the smallest)"
+            "PyTorch modules need the package torch, which is not installed. See pytorch.org for "
+            "how to install it (the CPU build is the smallest)"
         ) from error
 
 
@@ -134,7 +134,7 @@ def to_torch(trained: Any, module: Any) -> Any:
     missing = used - set(result.state_dict())
     if missing:
         raise ValueError(
-            f"to_torch: the module has no {sorted(missing)[0]}. Give the one that was imported."
+            f"to_torch: the module has no {sorted(missing)[0]}. Give the module that was imported."
         )
     return result
 

@@ -185,10 +185,10 @@ def _split(
 
 
 def _shape_targets(y: np.ndarray, f: Any, params: Any, x: Any) -> np.ndarray:
-    """Return labels as whole numbers, and numbers in the shape of the network's outputs."""
+    """Return labels as integers, and numbers in the shape of the network's outputs."""
     y = np.asarray(y)
     if y.dtype.kind not in "fiub":
-        raise UsageError("the targets hold texts. Give classes as whole numbers from 0 on.")
+        raise UsageError("the targets are text. Give classes as integers starting at 0.")
     shape = jax.eval_shape(f, params, _take(x, np.arange(2))).shape[1:]
     if y.dtype.kind in "iub":
         y = y.astype(np.int32)

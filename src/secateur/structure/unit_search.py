@@ -59,7 +59,7 @@ class FrozenAxes:
 
     Attributes:
         operation: Name of the primitive; "output" for what the function returns.
-        where: User's line behind it.
+        where: Line of user code behind it.
         known: Whether the search knows the operation. If not, there may be units that it has
             not found.
         axes: (path of the leaf, axis) of the weights.

@@ -150,7 +150,7 @@ def to_texts(values: pd.Series) -> np.ndarray:
 
 
 def write_value(value: Any) -> str:
-    """Return a value as text: a text without blanks around it, a whole number without decimals."""
+    """Return a value as text: text without surrounding blanks, an integer without decimals."""
     if isinstance(value, float | np.floating):
         number = float(value)
         if number.is_integer() and abs(number) < 1e15:

@@ -110,7 +110,7 @@ def _refuse_state(trace: Trace) -> None:
 
 
 def _find_unread(trace: Trace, params: Any) -> list[str]:
-    """Return the paths of arrays of floating numbers that the result does not depend on."""
+    """Return the paths of floating-point arrays that the result does not depend on."""
     jaxpr = trace.jaxpr
     read = {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
     leaves = jax.tree_util.tree_leaves_with_path(params)

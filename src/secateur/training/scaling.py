@@ -124,7 +124,7 @@ class Scaling:
                 _check_width(affine, np.shape(values), self.column_names)
 
     def standardise_inputs(self, inputs: Any, dtype: Any) -> Any:
-        """Standardise inputs, and give floating numbers the dtype."""
+        """Standardise inputs, and convert floating-point numbers to the dtype."""
         return jax.tree.map(
             lambda affine, x: _standardise(affine, x, dtype),
             self.inputs,
@@ -133,11 +133,11 @@ class Scaling:
         )
 
     def standardise_targets(self, targets: Any, dtype: Any) -> Any:
-        """Standardise targets, and give floating numbers the dtype."""
+        """Standardise targets, and convert floating-point numbers to the dtype."""
         return _standardise(self.targets, targets, dtype)
 
     def standardise(self, block: tuple[Any, Any], dtype: Any) -> tuple[Any, Any]:
-        """Standardise inputs and targets, and give floating numbers the dtype."""
+        """Standardise inputs and targets, and convert floating-point numbers to the dtype."""
         inputs, targets = block
         return self.standardise_inputs(inputs, dtype), self.standardise_targets(targets, dtype)
 
