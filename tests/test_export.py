@@ -149,7 +149,7 @@ def test_the_sheet_is_a_table_and_json(fitted, data, tmp_path):
     assert {t["bits"] for t in written["arithmetic"]["tensors"]} <= set(range(2, 9))
     table = str(sheet)
     assert re.search(r"^parameters of the trained network +21$", table, re.M)
-    assert re.search(r"^free energy on the rows given, nats +-?\d+\.\d\d$", table, re.M)
+    assert re.search(r"^free energy of the given rows, nats +-?\d+\.\d\d$", table, re.M)
     assert "flash" not in table
     assert len(re.findall(r"^ +\d+ +[2-8] +[\d.e-]+ +[\d.e-]+$", table, re.M)) == 2
     assert Sheet(("a",), "onnx", "").rows() == []

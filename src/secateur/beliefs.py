@@ -297,7 +297,7 @@ def _divergence(q: Normal, prior: Any) -> Array:
     else:
         scale = jnp.sqrt(jnp.broadcast_to(getattr(prior, "variance", 1.0), q.mean.shape))
     location, scale = jax.lax.stop_gradient((location, scale))
-    # In units in which the prior's finest detail is 1: there the quadrature crowds its nodes.
+    # In units in which the prior's finest detail is 1, where the quadrature concentrates its nodes.
     cross_entropy = expectation(
         lambda z: -prior.log_prob(location + scale * z),
         (q.mean - location) / scale,
