@@ -420,7 +420,7 @@ def test_it_stops_by_itself_and_says_why():
     assert "level after" in found.stop_reason
     short = fit(linear_model(), (X, Y), recipe=replace(recipe, epochs=30))
     assert short.epochs == 30
-    assert "budget of 30 epochs" in short.stop_reason
+    assert "maximum of 30 epochs" in short.stop_reason
 
 
 @pytest.mark.parametrize("noise", [0.0, 1.0, 10.0])

@@ -153,8 +153,7 @@ def _choose(leaves: list[Any], paths: list[str], treedef: Any, where: Any) -> li
             leaves, broadcast_prefix(where, treedef, "where"), strict=True
         ):
             chosen.append(bool(flag) and _can_believe(leaf))
-            # For a subtree, True selects whatever can be uncertain in it; for a leaf, the leaf
-            # itself.
+            # For a subtree, True selects whatever can be uncertain; for a leaf, the leaf itself.
             asked_for.append(bool(flag) and exact)
     for leaf, path, yes, asked in zip(leaves, paths, chosen, asked_for, strict=True):
         if asked and not yes:
@@ -365,9 +364,8 @@ def cut(beliefs: PyTree, keep: PyTree) -> PyTree:
 
     Args:
         beliefs: See `believe`.
-        keep: A pytree with the structure of `beliefs`. In place of each uncertain leaf it has a
-            boolean mask that broadcasts to its shape (True keeps a weight), or None to keep the
-            whole leaf.
+        keep: A pytree with the structure of `beliefs`. In place of an uncertain leaf, a boolean
+            mask that broadcasts to its shape (True keeps a weight), or None to keep it all.
 
     Returns:
         The beliefs, with their structure and shapes unchanged.

@@ -1,4 +1,4 @@
-"""Rows of data with their weights: what sources give, and what programs train on."""
+"""Rows of data with their weights, as sources yield them and programs train on them."""
 
 from __future__ import annotations
 
