@@ -408,7 +408,7 @@ def test_the_command_line_has_a_budget(table, tmp_path):
         ("y", ("--most-weights", 0), "most-weights"),
         ("kind", ("--least-accuracy", 90), "least-accuracy"),
         ("y", ("--noise-prior", 0, 1), "shape of the prior of the precision is 0"),
-        ("kind", ("--noise-prior", 1, 1), "is for targets that are numbers"),
+        ("kind", ("--noise-prior", 1, 1), "is for numeric targets"),
     ],
 )
 def test_wrong_budgets_end_in_a_line_and_leave_nothing(table, tmp_path, target, options, words):

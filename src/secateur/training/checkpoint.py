@@ -119,8 +119,8 @@ class Checkpoint:
             if self._ignore_foreign:
                 return None
             raise CheckpointError(
-                f"{self.path} is the checkpoint of a different {self._work}: its data, model, key "
-                "or options differ. Give another path, or delete it to start again."
+                f"{self.path} is the checkpoint of another {self._work}: its data, model, key or "
+                "options are different. Give another path, or delete it to start again."
             )
         structure: Any = jax.tree.structure(like)
         arrays = [tensors[f"leaf.{i}"] for i in range(structure.num_leaves)]
