@@ -78,7 +78,7 @@ def fit(
 
     One compiled program runs up to 256 epochs at a time. Every row is used once in every epoch.
     Training ends once the free energy has levelled off, or at the maximum number of epochs. The
-    same key on the same machine gives the same result, to the bit.
+    same key on the same machine gives bit-identical results.
 
     Args:
         model: See `BayesianModel`.

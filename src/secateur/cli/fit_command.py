@@ -189,7 +189,7 @@ def fit(
         bool, _option("--quiet", "-q", help="Print only the path of the report.")
     ] = False,
 ) -> None:
-    """Train a Bayesian network on a table, prune it, and report.
+    """Train a Bayesian neural network on a table, prune it, and write a report.
 
     Ctrl-C stops after the current epoch; the same command with --resume continues.
     """

@@ -141,7 +141,7 @@ class Timetable:
             self.stop_reason, self.is_level = f"training was stopped after {epoch} epochs", False
         elif math.isinf(self.cool_start):
             self.is_level = False
-            self.plateau_reason = f"training was asked to end after {epoch} epochs"
+            self.plateau_reason = f"an early end was requested after {epoch} epochs"
             self._begin_cooling(epoch)
 
     def _begin_cooling(self, epoch: int) -> None:
