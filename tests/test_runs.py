@@ -323,7 +323,7 @@ def test_folders_are_never_overwritten_by_accident(run, data, tmp_path):
     assert "has finished" in result.err
     (tmp_path / "thesis.tex").touch()
     for options in ({"resume": False, "force": True}, {"resume": True, "force": False}):
-        with pytest.raises(FolderError, match=r"other things \(thesis.tex"):
+        with pytest.raises(FolderError, match=r"other files \(thesis.tex"):
             RunFolder(tmp_path).claim(**options)
     for path in (tmp_path / "thesis.tex", tmp_path / "thesis.tex" / "run"):
         with pytest.raises(FolderError, match=r"thesis.tex is a file"):
