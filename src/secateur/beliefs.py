@@ -1,8 +1,8 @@
 """A mean-field posterior over any pytree: which leaves are uncertain, their priors, what is pruned.
 
 There is no class of beliefs. Beliefs are the model's own parameters with a `Normal` in place of
-every uncertain array and whatever was there in every other place, so that everything that works on
-the pytree of parameters (Equinox modules, nnx.State, dicts, lists, named tuples) works on beliefs.
+every uncertain array; all other leaves are unchanged. So everything that works on the pytree of
+parameters (Equinox modules, nnx.State, dicts, lists, named tuples) also works on beliefs.
 
 One convention holds everywhere: an element whose variance is exactly 0 is certain. It has no
 parameter, no complexity and no gradient. A pruned weight is one that is certainly 0.

@@ -113,7 +113,7 @@ def fit(
         callback: Function that is called with a `ProgressUpdate` several times a second. It may
             return "cool", so that the learning rate falls to 0 from then on and training ends, or
             "stop", so that training ends at once; such a training counts as finished. If it raises,
-            the checkpoint is written first, and training can go on from it.
+            the checkpoint is written first, and training can be resumed from it.
 
     Returns:
         A `Trained`.

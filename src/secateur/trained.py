@@ -61,7 +61,7 @@ class History:
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """One move of pruning: weights are removed (or come back), and the rest is trained again.
+    """One move of pruning: weights are removed (or grown back), and the rest is retrained.
 
     Changes of the free energy are in nats, compared with the beginning of the round; negative is
     better.

@@ -185,8 +185,8 @@ def settle(
         state = after
     names = ", ".join(map(str, numbers))
     raise UnsettledLoop(
-        f"what is known of carried value {names} of a loop ({where or 'no line known'}) is "
-        f"something else after each of {attempts_to_settle(num_carry)} steps. A loop has to carry "
+        f"the kind of carried value {names} of a loop ({where or 'no line known'}) still changes "
+        f"after {attempts_to_settle(num_carry)} steps. A loop has to carry "
         "the same kind of value from step to step: a rule of yours may return a Normal in one "
         "step and an array in the next."
     )

@@ -345,6 +345,6 @@ def _check_json(extra: Any) -> None:
         raise TypeError(f"save: extra is not a JSON value ({error}).") from error
     if not same:
         raise TypeError(
-            "save: extra would come back changed. Give JSON values: None, numbers, strings, "
+            "save: extra would be changed by saving. Give JSON values: None, numbers, strings, "
             "lists and dicts with strings as keys (tuples become lists, so give lists)."
         )

@@ -140,7 +140,7 @@ def to_torch(trained: Any, module: Any) -> Any:
 
 
 def _kept_of_neutral(imported: ImportedFunction, means: dict[str, Any]) -> dict[str, int]:
-    """Return the length that folded arrays of a normalisation have by now, by prefix."""
+    """Return the current length of folded arrays of a normalisation, by prefix."""
     lengths = {}
     for name in imported.neutral:
         stem = name.rpartition(".")[0]

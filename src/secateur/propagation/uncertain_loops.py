@@ -31,7 +31,7 @@ Packed = tuple  # (mean, variance) or (array,)
 _DRAWN_BEFORE = 4_000_000
 
 _LOOP_EXACTNESS = {
-    "local": ("independent", "the same weights are drawn anew in every step"),
+    "local": ("independent", "the same weights are redrawn in every step"),
     "moments": ("first-order", "weights shared by the steps: covariance kept unit by unit"),
     "independent": ("independent", "steps count as independent"),
 }

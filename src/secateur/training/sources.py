@@ -33,7 +33,7 @@ Pair = tuple[Any, Array]
 
 # Rows of a stream that are on the device at a time.
 _BLOCK_ROWS = 16_384
-# How much of a stream that can be read only once is looked at to learn its units.
+# Number of rows of a one-pass stream that are examined to determine its units.
 _PREVIEW_ROWS = 16_384
 
 
