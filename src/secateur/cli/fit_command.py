@@ -233,7 +233,7 @@ def fit(
         is_open = task is None and len(target) == 1 and "holds texts" not in sentence
         if sentence.startswith("task: ") and is_open:
             other = "regression" if "task: classification" in sentence else "classification"
-            sentence += f" (--task {other} overrides that)"
+            sentence += f" (--task {other} overrides this)"
         messages.print(sentence, markup=False)
 
     try:

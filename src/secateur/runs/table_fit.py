@@ -171,7 +171,7 @@ def _read_table(
 
 def _describe_sizes(table: EncodedTable, training_rows: int, settings: RunSettings) -> str:
     encoding = table.encoding
-    hidden = ("?",) if settings.hidden is None else settings.hidden
+    hidden = ("(chosen by free energy)",) if settings.hidden is None else settings.hidden
     layers = " → ".join(map(str, (table.x.shape[1], *hidden, encoding.outputs)))
     held_out = len(table.y) - training_rows
     return (
