@@ -38,7 +38,7 @@ class OnnxNode:
     Attributes:
         kind: Name of the operator, with its domain in front if that is not ONNX's own.
         inputs: Names of its operands; "" for one that is left out.
-        outputs: Names of its results; "" for one that nobody reads.
+        outputs: Names of its results; "" for one that is not read.
         attributes: Numbers, texts, lists of these, arrays and graphs by name.
         version: Version of the operator set.
         name: Name of the node in the file.
