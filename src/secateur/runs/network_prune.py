@@ -31,7 +31,7 @@ from secateur.training.recipe import RECIPES
 
 __all__ = ["FinishedPruning", "NetworkSettings", "prune_network"]
 
-STAGES = ("as it came", "fitted", "pruned")
+STAGES = ("original", "fitted", "pruned")
 
 
 @dataclass(frozen=True)
