@@ -210,9 +210,9 @@ class Sheet:
         yield "file, bytes", size.file_bytes, ","
         yield "multiply-adds per inference", arithmetic.multiply_adds, ","
         yield "instructions per inference", arithmetic.instructions, ","
-        yield "largest rounding on the device", accuracy.largest_rounding, ".2g"
+        yield "largest rounding error on the device", accuracy.largest_rounding, ".2g"
         for difference in accuracy.from_predict:
-            of = "" if difference.output is None else f" of {difference.output}"
+            of = "" if difference.output is None else f" ({difference.output})"
             yield f"difference from predict{of}, largest", difference.largest, ".2g"
             yield "  root mean square", difference.rms, ".2g"
             yield "  rows with a different class", difference.changed_classes, ","
