@@ -288,8 +288,8 @@ def test_a_model_that_cannot_be_exported_leaves_everything_as_it_was(suffix, tmp
 @pytest.mark.parametrize(
     ("wishes", "match"),
     [
-        ({"input_names": ["a"]}, "1 input names are given, and there are 3 inputs"),
-        ({"output_names": ["a", "b"]}, "2 output names are given, and there are 1 outputs"),
+        ({"input_names": ["a"]}, "input names: 1 are given, and 3 needed"),
+        ({"output_names": ["a", "b"]}, "output names: 2 are given, and 1 needed"),
         ({"quantise": "int4"}, "quantise='int4'. Supported: int8, int16x8"),
         ({"optimise": "beauty"}, "optimise='beauty'. Supported: size, speed"),
         ({"inputs": np.ones((5, 4))}, "inputs have 4 columns, and the model has 3 inputs"),
