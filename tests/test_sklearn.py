@@ -410,7 +410,7 @@ def test_a_column_of_categories_is_selected_as_one():
         ({"size": pd.Timestamp("2024-01-31")}, "'size' has dtype datetime"),
         ({"colour": [str(k) for k in range(ROWS)]}, "60 different text values"),
         ({"size": [[1]] * ROWS}, "'size' has dtype object"),
-        ({"grade": pd.Categorical([1, "1"] * (ROWS // 2))}, "categories that read alike"),
+        ({"grade": pd.Categorical([1, "1"] * (ROWS // 2))}, "categories with the same name"),
     ],
 )
 def test_columns_that_are_refused(change, message):
