@@ -57,7 +57,7 @@ def find_row(name: str, heading: str, **cells: str) -> Row | None:
 
 
 def describe_tables(docs: str) -> Iterator[Line]:
-    """Yield error or accuracy and number of weights, beside three of scikit-learn's models."""
+    """Yield test error or accuracy and number of weights, beside three of scikit-learn's models."""
     for name, linear in TABLES.items():
         is_classes = linear == "logistic"
         score = find_row("tables.md", "Accuracy" if is_classes else "RMSE", table=name)
@@ -68,7 +68,7 @@ def describe_tables(docs: str) -> Iterator[Line]:
         others = [f"{peer} {score[key]} ({weights[key]})" for peer, key in peers.items()]
         measure = "accuracy" if is_classes else "RMSE"
         yield (
-            f"[{name.replace('_', ' ')}]({docs}results/tables.md): test {measure} (weights)",
+            f"[{name.replace('_', ' ')}]({docs}results/tables.md), {measure}",
             f"**{score['secateur, pruned']}** ({weights['secateur, pruned']})",
             ", ".join(others),
         )
@@ -83,7 +83,7 @@ def describe_device(docs: str) -> Iterator[Line]:
                 costs[code] = f"{row['flash, B']} B", f"({row['instructions']})"
         flash, instructions = costs.pop("ours, size")
         yield (
-            f"[{shown}]({docs}results/device.md), Cortex-M4F: flash (instructions)",
+            f"[{shown}]({docs}results/device.md), flash",
             f"**{flash}** {instructions}",
             ", ".join(
                 f"{code.removeprefix('dense ')} {' '.join(cost)}" for code, cost in costs.items()
@@ -96,7 +96,7 @@ def describe_speech(docs: str) -> Iterator[Line]:
     found = json.loads((RESULTS / "vowels.json").read_text(encoding="utf-8"))
     before, after = (f"{100 * found[key]:.1f} %" for key in ("accuracy_before", "accuracy"))
     yield (
-        f"[GRU for speech]({docs}how-to/sequences.md#a-real-example): test accuracy (weights)",
+        f"[speech GRU]({docs}how-to/sequences.md#a-real-example), accuracy",
         f"**{after}** ({found['after']})",
         f"before pruning {before} ({found['before']:,})",
     )
@@ -105,21 +105,15 @@ def describe_speech(docs: str) -> Iterator[Line]:
 def describe_paper(docs: str) -> Iterator[Line]:
     """Yield free energies after pruning beside the lowest of the paper's three algorithms."""
     ours, paper = (read_csv(f"table1-{recipe}.csv") for recipe in ("default", "paper"))
-    cells: dict[str, list[str]] = {"ours": [], "pruned": [], "paper": [], "paper pruned": []}
     for name in PAPER:
         own = next(row for row in ours if row["dataset"] == name)
         theirs = [row for row in paper if row["dataset"] == name]
         best = min(theirs, key=lambda row: float(row["paper_iterative"]))
-        cells["ours"].append(f"{float(own['iterative']):.0f}")
-        cells["pruned"].append(f"{float(own['pruned']):.0f}")
-        cells["paper"].append(best["paper_iterative"])
-        cells["paper pruned"].append(best["paper_iterative_pruned"])
-    listed = {key: ", ".join(values) for key, values in cells.items()}
-    yield (
-        f"[{', '.join(PAPER)}]({docs}results/table1.md): free energy in nats (pruned)",
-        f"**{listed['ours']}** ({listed['pruned']} %)",
-        f"the paper's Table 1: {listed['paper']} ({listed['paper pruned']} %)",
-    )
+        yield (
+            f"[{name}]({docs}results/table1.md), free energy",
+            f"**{float(own['iterative']):.0f}** ({float(own['pruned']):.0f} %)",
+            f"the paper's Table 1: {best['paper_iterative']} ({best['paper_iterative_pruned']} %)",
+        )
 
 
 def read_csv(name: str) -> list[Row]:
@@ -134,7 +128,11 @@ def make_table(docs: str) -> str:
     lines = [line for part in parts for line in part(docs)]
     head = [("measured", "secateur", "compared with"), ("---",) * 3]
     table = "\n".join(f"| {' | '.join(line)} |" for line in [*head, *lines])
-    return re.sub(r"(?<=\d) (?=%|B\b)| (?=\([\d,. ]+%?\))", "\N{NO-BREAK SPACE}", table)
+    # Lines break between models only.
+    before_unit, before_brackets = r"(?<=\d) (?=%|B\b)", r" (?=\([\d,. ]+%?\))"
+    after_name = r"(?<=[a-zA-Z]) (?=\d[\d,.]* )"
+    fixed = "|".join((before_unit, before_brackets, after_name))
+    return re.sub(fixed, "\N{NO-BREAK SPACE}", table)
 
 
 def with_table(page: str, docs: str) -> str:

@@ -5,10 +5,10 @@ the disease had progressed a year later. It is written to `demo/diabetes.csv`, a
 
     secateur fit demo/diabetes.csv --target progression --out demo/run --force
 
-trains linear, narrow and wide networks until their free energy is level, removes every weight whose
-removal lowers it, trains the rest again, repeats until no removal lowers it, keeps the network of
-least free energy, and writes model and report to `demo/run`. More arguments of `secateur fit` may
-follow: `python examples/demo.py --grow`.
+trains linear, narrow and wide networks until their free energy levels off, removes every weight
+whose removal lowers it, retrains the rest, repeats this until no removal lowers it, keeps the
+network with the lowest free energy, and writes model and report to `demo/run`. More arguments of
+`secateur fit` may follow: `python examples/demo.py --grow`.
 """
 
 import sys

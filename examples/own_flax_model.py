@@ -1,4 +1,4 @@
-"""An unmodified Flax NNX model is trained as a Bayesian network, pruned, and made a module again.
+"""An unmodified Flax NNX model is trained as a Bayesian neural network, pruned and converted back.
 
     python examples/own_flax_model.py [--quick]
 

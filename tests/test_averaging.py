@@ -126,7 +126,7 @@ def test_held_out_rows_choose_the_weights(models):
 
 
 def test_a_training_that_was_not_finished_is_a_caveat(models):
-    first = "the free energy was not level when training ended"
+    first = "the free energy had not levelled off when training ended"
     unfinished, finished = (
         find_caveats(replace(models[0], is_level=is_level), (X, Y)) for is_level in (False, True)
     )
@@ -169,7 +169,7 @@ def test_a_run_predicts_with_all_restarts(run, table):
     unpruned = sc.load(folder / "unpruned.safetensors")
     is_level = {model.is_level for model in (unpruned, *average.models)}
     assert len(is_level) == 1  # pruning does not change that
-    assert ("not level when training ended" in done.out) == (not unpruned.is_level)
+    assert ("not levelled off when training ended" in done.out) == (not unpruned.is_level)
     energies = [model.free_energy for model in average.models]
     assert energies == sorted(energies) == sorted(average.models[0].restarts)
     said = read(secateur("predict", folder, table))

@@ -198,10 +198,10 @@ def test_several_runs_have_the_same_requirement(bent, new_rows):
         [fitted, replace(fitted, beliefs=nothing)], [data], most_rmse=0.5, **options
     )
     assert "is required" in good.stop_reason
-    assert "no model that was seen meets" in constant.stop_reason
+    assert "no model meets" in constant.stop_reason
     assert Budget(None, new_rows, None, 0.5).is_met_by(good)
     assert not Budget(None, new_rows, None, 0.5).is_met_by(constant)
-    with pytest.warns(UserWarning, match="no model that was seen meets"):
+    with pytest.warns(UserWarning, match="no model meets"):
         sc.prune_many([fitted, fitted], [data], most_rmse=1e-6, **options)
 
 
@@ -291,10 +291,10 @@ def test_a_requirement_chooses_an_earlier_model(orthogonal):
 def test_a_requirement_that_nothing_meets_is_warned_of(bent, new_rows):
     fitted, data = bent
     free = prune(fitted, data)
-    with pytest.warns(UserWarning, match="no model that was seen meets .* at most 1e-06"):
+    with pytest.warns(UserWarning, match="no model meets the requirement .*at most 1e-06"):
         bound = prune(fitted, data, held_out=new_rows, most_rmse=1e-6)
     assert bound.free_energy == free.free_energy
-    with pytest.warns(UserWarning, match="4 weights are left; no model that was seen meets"):
+    with pytest.warns(UserWarning, match="4 weights are left; no model meets"):
         both = prune(fitted, data, held_out=new_rows, most_rmse=1e-6, most_weights=4)
     assert both.live_weights == 4  # the number of weights counts more
 
@@ -359,7 +359,7 @@ def test_budgets_that_do_not_fit_the_model_or_the_plan(orthogonal):
     fitted, (x, y) = orthogonal
     with pytest.raises(ValueError, match="least_accuracy needs classes"):
         prune(fitted, (x, y), held_out=(x, y), least_accuracy=0.5)
-    with pytest.raises(ValueError, match="leaves nothing to a budget"):
+    with pytest.raises(ValueError, match="cannot be combined with a budget"):
         prune(fitted, (x, y), criterion="snr", rate=0.5, most_weights=3)
     with pytest.raises(ValueError, match=r"held_out has targets of shape \(60,\)"):
         prune(fitted, (x, y), held_out=(x, y[:, 0]), most_rmse=1.0)
@@ -394,7 +394,7 @@ def test_the_command_line_has_a_budget(table, tmp_path):
     assert pruned.live_weights == 2
     assert any(r.forced for r in pruned.rounds)
     assert "the limit of 2 weights was reached" in done.out
-    assert "Caution: no model that was seen meets what is required, at most 0.1: " in done.out
+    assert "Caution: no model meets the requirement (at most 0.1): " in done.out
     settings = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]
     assert settings["most_weights"] == 2
 
@@ -408,7 +408,7 @@ def test_the_command_line_has_a_budget(table, tmp_path):
         ("y", ("--most-weights", 0), "most-weights"),
         ("kind", ("--least-accuracy", 90), "least-accuracy"),
         ("y", ("--noise-prior", 0, 1), "shape of the prior of the precision is 0"),
-        ("kind", ("--noise-prior", 1, 1), "is for targets that are numbers"),
+        ("kind", ("--noise-prior", 1, 1), "is for numeric targets"),
     ],
 )
 def test_wrong_budgets_end_in_a_line_and_leave_nothing(table, tmp_path, target, options, words):

@@ -121,7 +121,7 @@ def test_other_work_and_other_versions_are_refused(tmp_path):
     write_container(path, {"a": np.ones(3)}, {}, kind="secateur-checkpoint", version=1)
     message = (
         "'secateur-checkpoint-1' of another version of secateur; this version reads "
-        "secateur-checkpoint-2. Delete it to start again, or continue with the version that wrote "
+        "secateur-checkpoint-2. Delete it to start again, or resume with the version that wrote "
         "it"
     )
     with pytest.raises(CheckpointError, match=message):

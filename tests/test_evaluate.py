@@ -93,7 +93,7 @@ def test_fit_says_what_it_made_of_the_table(numbers, classes):
         assert sentence in numbers[2].err
     assert (
         "task: classification, since 'grade' holds the whole numbers 0 to 3, and no others "
-        "(--task regression overrides that)"
+        "(--task regression overrides this)"
     ) in classes[2].err
 
 

@@ -149,7 +149,7 @@ def test_the_sheet_is_a_table_and_json(fitted, data, tmp_path):
     assert {t["bits"] for t in written["arithmetic"]["tensors"]} <= set(range(2, 9))
     table = str(sheet)
     assert re.search(r"^parameters of the trained network +21$", table, re.M)
-    assert re.search(r"^free energy on the rows given, nats +-?\d+\.\d\d$", table, re.M)
+    assert re.search(r"^free energy of the given rows, nats +-?\d+\.\d\d$", table, re.M)
     assert "flash" not in table
     assert len(re.findall(r"^ +\d+ +[2-8] +[\d.e-]+ +[\d.e-]+$", table, re.M)) == 2
     assert Sheet(("a",), "onnx", "").rows() == []
@@ -288,8 +288,8 @@ def test_a_model_that_cannot_be_exported_leaves_everything_as_it_was(suffix, tmp
 @pytest.mark.parametrize(
     ("wishes", "match"),
     [
-        ({"input_names": ["a"]}, "1 input names are given, and there are 3 inputs"),
-        ({"output_names": ["a", "b"]}, "2 output names are given, and there are 1 outputs"),
+        ({"input_names": ["a"]}, "input names: 1 are given, and 3 needed"),
+        ({"output_names": ["a", "b"]}, "output names: 2 are given, and 1 needed"),
         ({"quantise": "int4"}, "quantise='int4'. Supported: int8, int16x8"),
         ({"optimise": "beauty"}, "optimise='beauty'. Supported: size, speed"),
         ({"inputs": np.ones((5, 4))}, "inputs have 4 columns, and the model has 3 inputs"),

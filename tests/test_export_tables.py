@@ -451,7 +451,7 @@ def test_probabilities_in_c(likelihood, tmp_path):
     np.testing.assert_allclose(found, link(outputs.astype(np.float64), **kwargs), atol=3e-7)
     (sentence,) = re.findall(r"Difference of a probability.*", (tmp_path / "net.h").read_text())[:1]
     assert "256 rows drawn at random" in sentence
-    assert "another class in" in sentence
+    assert "a different class in" in sentence
 
 
 # --- averaged predictions -------------------------------------------------------------------------

@@ -417,10 +417,10 @@ def test_it_stops_by_itself_and_says_why():
     recipe = replace(QUICK, epochs=3000, batch_size=60)
     found = fit(linear_model(), (X, Y), recipe=recipe)
     assert found.epochs < 1500
-    assert "level after" in found.stop_reason
+    assert "levelled off after" in found.stop_reason
     short = fit(linear_model(), (X, Y), recipe=replace(recipe, epochs=30))
     assert short.epochs == 30
-    assert "budget of 30 epochs" in short.stop_reason
+    assert "maximum of 30 epochs" in short.stop_reason
 
 
 @pytest.mark.parametrize("noise", [0.0, 1.0, 10.0])

@@ -125,5 +125,5 @@ def test_convolutions_with_batch_normalisation():
 def test_a_module_that_is_another_one():
     module = torch.nn.Sequential(torch.nn.Linear(3, 2))
     trained = as_trained(sc.BayesianModel(*sc.from_torch(module, np.zeros((1, 3), np.float32))))
-    with pytest.raises(ValueError, match="Give the one"):
+    with pytest.raises(ValueError, match="Give the module"):
         sc.to_torch(trained, torch.nn.Sequential(torch.nn.ReLU()))

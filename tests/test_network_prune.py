@@ -91,7 +91,7 @@ def test_with_labels_interrupted_and_resumed(network, tmp_path, monkeypatch):
     }
     assert shapes == {"rows": ["batch", 4], "chance": ["batch", 2]}
     assert "#include" in (out.path / "model.c").read_text()
-    assert "as it came" in (out.path / "report.html").read_text(encoding="utf-8")
+    assert "original" in (out.path / "report.html").read_text(encoding="utf-8")
     loaded = sc.load(out.model)
     assert loaded.model.f.last_step.kind == "Softmax"
     ort = pytest.importorskip("onnxruntime")

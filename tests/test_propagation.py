@@ -440,7 +440,7 @@ def test_coverage_of_a_gru_lists_where_independence_is_an_approximation(capsys):
     table = sc.coverage(gru, gru_params(), jnp.ones((2, 8, 1)))
     text = str(table)
     print(text)
-    assert "Independence is an approximation at:" in text
+    assert "Correlations are approximated or neglected at:" in text
     for word in ("dot_general", "logistic", "tanh", "scan", "quadrature", "test_propagation.py"):
         assert word in text
     assert any(row.operation == "scan" for row in table.approximations)
@@ -459,7 +459,7 @@ def test_coverage_of_a_residual_mlp():
     assert operations[0] == ("dot_general", "exact")
     assert operations[-1] == ("dot_general", "independent")
     assert any(op == "add" and kind != "exact" for op, kind in operations)
-    assert "Independence is an approximation at:" in str(table)
+    assert "Correlations are approximated or neglected at:" in str(table)
 
 
 def test_coverage_of_a_plain_mlp_is_exact_up_to_its_third_layer():

@@ -387,7 +387,7 @@ def test_nan_in_the_posterior_is_refused(sparse):
         ({"criterion": "best"}, "Supported: bmr, snr, spr, magnitude"),
         ({"rate": 0.5}, "bmr stops by itself"),
         ({"criterion": "snr", "rate": 2.0}, "between 0 and 1"),
-        ({"criterion": "snr", "grow": True}, "nothing grows"),
+        ({"criterion": "snr", "grow": True}, "without regrowth"),
         ({"what": "layers"}, "Supported: weights, units, both"),
     ],
 )

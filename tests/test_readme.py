@@ -20,7 +20,8 @@ SOURCES = sorted(
 # Words of translations, of which there are none in what users read.
 TRANSLATED = re.compile(
     r"(?<!there )\bis no\b(?! longer| further)|\bso many\b|\btold\b|\bin the place of\b"
-    r"|\bbut for\b|\bwhat became of\b|\bright answers\b|\bleast free energy\b",
+    r"|\bbut for\b|\bwhat became of\b|\bright answers\b|\bleast free energy\b|\banew\b"
+    r"|\bto the bit\b|\bfloating numbers\b|\bBayesian networks?\b|\bby now\b|\bnobody\b",
     re.I,
 )
 

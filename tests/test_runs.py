@@ -79,7 +79,7 @@ def test_a_run_leaves_model_record_and_report(run):
     assert record["command"].startswith("secateur fit ")
     assert [i["name"] for i in record["inputs"]] == ["size", "idle", "colour=red", "fed"]
     assert "task: regression, since 'y' holds numbers" in done.err
-    assert "64 rows to learn from, 16 held out; 4 columns, network 4 → 3 → 1" in done.err
+    assert "64 training rows, 16 held out; 4 columns, network 4 → 3 → 1" in done.err
 
 
 def test_the_summary_is_that_of_the_models(run):
@@ -318,12 +318,12 @@ def test_folders_are_never_overwritten_by_accident(run, data, tmp_path):
     folder, _ = run
     result = secateur("fit", data, "-t", "y", "--out", folder)
     assert result.code == 2
-    assert "is there already. Give another folder. --force replaces it." in result.err
+    assert "exists already. Give another folder. --force replaces it." in result.err
     result = secateur("fit", data, "-t", "y", "--out", folder, "--resume")
     assert "has finished" in result.err
     (tmp_path / "thesis.tex").touch()
     for options in ({"resume": False, "force": True}, {"resume": True, "force": False}):
-        with pytest.raises(FolderError, match=r"other things \(thesis.tex"):
+        with pytest.raises(FolderError, match=r"other files \(thesis.tex"):
             RunFolder(tmp_path).claim(**options)
     for path in (tmp_path / "thesis.tex", tmp_path / "thesis.tex" / "run"):
         with pytest.raises(FolderError, match=r"thesis.tex is a file"):
@@ -386,7 +386,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on(stage, data, tmp_path, ctr
     assert "--resume" in result.err.splitlines()[-1]
     assert [p.name for p in out.iterdir()] == ["checkpoint"]
     refused = secateur(*arguments)
-    assert "was interrupted. Give another folder, or choose. --resume continues it" in refused.err
+    assert "interrupted run. Give another folder, or an option. --resume continues" in refused.err
     other = secateur(*arguments, "--resume", "--seed", 7)
     assert other.code == 2
     assert "checkpoint of another training" in other.err

@@ -385,13 +385,13 @@ def test_categories():
     np.testing.assert_array_equal(estimator.predict(table), expected)
     assert estimator.feature_names_in_.tolist() == list(table)
     assert estimator.get_feature_names_out().tolist() == list(table)
-    # Categories that were not there in training are like missing ones.
+    # Categories that did not occur in training are like missing ones.
     new = table[:4].assign(colour=["blue", "pink", "blue", None])
     with pytest.warns(UserWarning, match=r"'colour' holds \['pink'\]"):
         encoded = estimator.encode(new)
     np.testing.assert_array_equal(encoded[:, 0:3], np.eye(3)[[0, 2, 0, 2]])
     np.testing.assert_array_equal(encoded[:, -2], [0, 1, 0, 1])
-    with pytest.raises(ValueError, match="not there in training, in row 1"):
+    with pytest.raises(ValueError, match="did not occur in training, in row 1"):
         estimator.set_params(missing="error").encode(new)
 
 
@@ -408,9 +408,9 @@ def test_a_column_of_categories_is_selected_as_one():
     ("change", "message"),
     [
         ({"size": pd.Timestamp("2024-01-31")}, "'size' has dtype datetime"),
-        ({"colour": [str(k) for k in range(ROWS)]}, "60 different texts"),
+        ({"colour": [str(k) for k in range(ROWS)]}, "60 different text values"),
         ({"size": [[1]] * ROWS}, "'size' has dtype object"),
-        ({"grade": pd.Categorical([1, "1"] * (ROWS // 2))}, "categories that read alike"),
+        ({"grade": pd.Categorical([1, "1"] * (ROWS // 2))}, "categories with the same name"),
     ],
 )
 def test_columns_that_are_refused(change, message):
@@ -422,7 +422,7 @@ def test_tables_stay_tables():
     estimator = PrunedRegressor(**TINY).fit(make_table(), Y)
     with pytest.raises(ValueError, match=r"X is a ndarray, .* Give a pandas.DataFrame"):
         estimator.predict(make_table().to_numpy())
-    with pytest.raises(ValueError, match="'size' holds values that are not numbers"):
+    with pytest.raises(ValueError, match="'size' contains values that are not numbers"):
         estimator.predict(make_table().assign(size="large"))
     numbers = PrunedRegressor(**TINY).fit(X, Y)
     with pytest.raises(ValueError, match="not numbers"):

@@ -524,7 +524,7 @@ def test_files_that_are_not_there_are_refused(tmp_path):
 def test_parquet_columns_that_are_no_inputs_are_named(tmp_path):
     base = {"y": np.arange(12.0)}
     odd = {
-        "lists": ([[1, 2]] * 12, "neither numbers nor texts"),
+        "lists": ([[1, 2]] * 12, "neither numbers nor text"),
         "when": (pd.date_range("2024-01-01", periods=12), "dates"),
         "raw": ([b"x"] * 12, "'bytes'"),
     }
@@ -551,7 +551,7 @@ def test_options_that_are_wrong_are_named():
         encode_table(frame, ["y", "y"])
     with pytest.raises(TableError, match=r"targets 'c' hold classes and the others numbers"):
         encode_table(frame, ["c", "y"])
-    with pytest.raises(TableError, match="holds texts, which regression cannot predict"):
+    with pytest.raises(TableError, match="holds text, which regression cannot predict"):
         encode_table(frame, ["c"], task="regression")
 
 

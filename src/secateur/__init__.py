@@ -1,4 +1,4 @@
-"""secateur: neural networks as Bayesian neural networks, pruned without thresholds."""
+"""secateur: Bayesian neural networks, pruned without thresholds."""
 
 import lazy_loader
 

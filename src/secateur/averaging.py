@@ -31,12 +31,12 @@ class Average:
 
     F_k is the free energy of a model, so that exp(−F_k) is a lower bound of its evidence. Restarts
     often differ by many nats, and then evidence gives nearly all weight to one of them. With equal
-    weights, what the models disagree on widens the intervals, and a bad one spoils the average.
+    weights, disagreement between models widens the intervals, and a bad model spoils the average.
 
     Attributes:
         models: The models.
         weighting: "equal" or "evidence".
-        log_evidence: −F of every model, or what has become of it by later updates.
+        log_evidence: −F of every model, including the changes by later updates.
 
     Example:
         >>> import secateur as sc
@@ -83,7 +83,7 @@ class Average:
         return scipy.special.softmax(np.asarray(self.log_evidence))
 
     def describe(self) -> dict[str, Any]:
-        """Return what one of the models is saved with, to say that it does not predict alone."""
+        """Return the facts saved with each model, which state that it does not predict alone."""
         return {"weighting": self.weighting, "models": len(self.models)}
 
     def predict(self, inputs: Any, *, key: Array | None = None, samples: int = SAMPLES) -> Mixture:
@@ -133,10 +133,10 @@ def choose_average(models: Sequence[Trained], held_out: tuple[Any, Any] | None) 
 
 
 def check_weighting(weighting: Any) -> None:
-    """Refuse what is not a way to weight models.
+    """Raise an error for an unknown weighting.
 
     Raises:
-        ValueError: The message says what there is.
+        ValueError: The message lists those supported.
     """
     if weighting not in WEIGHTINGS:
         raise ValueError(f"average={weighting!r}. Supported: {', '.join(WEIGHTINGS)}.")

@@ -1,8 +1,8 @@
 """A mean-field posterior over any pytree: which leaves are uncertain, their priors, what is pruned.
 
 There is no class of beliefs. Beliefs are the model's own parameters with a `Normal` in place of
-every uncertain array and whatever was there in every other place, so that everything that works on
-the pytree of parameters (Equinox modules, nnx.State, dicts, lists, named tuples) works on beliefs.
+every uncertain array; all other leaves are unchanged. So everything that works on the pytree of
+parameters (Equinox modules, nnx.State, dicts, lists, named tuples) also works on beliefs.
 
 One convention holds everywhere: an element whose variance is exactly 0 is certain. It has no
 parameter, no complexity and no gradient. A pruned weight is one that is certainly 0.
@@ -55,27 +55,27 @@ def believe(
     variance: float | Array | PyTree | Callable[[str, Array], Any],
     where: PyTree | Callable[[str, Array], bool] | None = None,
 ) -> PyTree:
-    """Make parameters uncertain: a Normal around each chosen array, everything else as it is.
+    """Make parameters uncertain: replace each selected array by a Normal around it.
 
         q(θ) = N(θ | leaf, variance)
 
     Functions, strings, numbers and arrays of integers, booleans or complex numbers pass through.
-    So does a leaf that is a Normal already: call twice to give two groups their own variance.
+    So does a leaf that is already a Normal, so two calls can give two groups different variances.
 
     Args:
-        params: any pytree.
-        variance: at the start. One number for all; or a pytree (or a prefix of one) of numbers or
-            arrays that broadcast to their leaf; or a function of (path, leaf).
-        where: which arrays become uncertain. None: every array of floating numbers. A function of
-            (path, leaf), asked about every array, with paths such as ``"layers[0].weight"`` or
+        params: Any pytree.
+        variance: Initial variance. One number for all; or a pytree (or a prefix of one) of numbers
+            or arrays that broadcast to their leaf; or a function of (path, leaf).
+        where: Which arrays become uncertain. None: every floating-point array. A function of (path,
+            leaf), called with every array, and with paths such as ``"layers[0].weight"`` or
             ``"['w']"``. Or a pytree (or a prefix of one) of bools, where True over a whole subtree
-            means the arrays of floating numbers in it.
+            selects the floating-point arrays in it.
 
     Returns:
         The beliefs, with the structure of `params`.
 
     Raises:
-        ValueError: `where` chooses an array that cannot be uncertain, or nothing at all; or a
+        ValueError: `where` selects an array that cannot be uncertain, or nothing at all; or a
             variance is negative, not finite or of the wrong shape.
 
     Example:
@@ -92,8 +92,8 @@ def believe(
     chosen = _choose(leaves, paths, treedef, where)
     if not any(chosen):
         raise ValueError(
-            "no leaf was made uncertain: `where` chose none of the arrays of floating numbers, "
-            f"which are {[p for p, x in zip(paths, leaves, strict=True) if _can_believe(x)]}. "
+            "no leaf was made uncertain: `where` selected none of the floating-point arrays, which "
+            f"are {[p for p, x in zip(paths, leaves, strict=True) if _can_believe(x)]}. "
             "Choose at least one, or leave `where` out to choose all."
         )
     given = _per_leaf(variance, paths, leaves, treedef, chosen, "variance")
@@ -107,11 +107,11 @@ def believe(
 def priors(
     beliefs: PyTree, prior: Distribution | PyTree | Callable[[str, Array], Distribution]
 ) -> PyTree:
-    """Give every uncertain leaf its prior, broadcast to the leaf's shape; None in other places.
+    """Return the prior of every uncertain leaf, broadcast to its shape; None for other leaves.
 
     Args:
-        beliefs: see `believe`.
-        prior: one distribution for all; or a pytree (or a prefix of one) of distributions, None
+        beliefs: See `believe`.
+        prior: One distribution for all; or a pytree (or a prefix of one) of distributions, None
             where nothing is uncertain; or a function of (path, leaf), where the leaf is the array
             of means. Normal and Laplace have a closed complexity; of any other distribution of
             independent elements with a `log_prob` on the whole line it is integrated numerically.
@@ -153,13 +153,13 @@ def _choose(leaves: list[Any], paths: list[str], treedef: Any, where: Any) -> li
             leaves, broadcast_prefix(where, treedef, "where"), strict=True
         ):
             chosen.append(bool(flag) and _can_believe(leaf))
-            # Over a subtree, True means what can be uncertain in it; at a leaf, that very leaf.
+            # For a subtree, True selects whatever can be uncertain; for a leaf, the leaf itself.
             asked_for.append(bool(flag) and exact)
     for leaf, path, yes, asked in zip(leaves, paths, chosen, asked_for, strict=True):
         if asked and not yes:
             raise ValueError(
                 f"`where` chose {path or 'the root'}, which cannot be uncertain: it is "
-                f"{_describe(leaf)}. Supported: arrays of floating numbers. Leave it out of "
+                f"{_describe(leaf)}. Supported: floating-point arrays. Leave it out of "
                 "`where`, or convert it first."
             )
     return chosen
@@ -168,7 +168,7 @@ def _choose(leaves: list[Any], paths: list[str], treedef: Any, where: Any) -> li
 def _per_leaf(
     given: Any, paths: list[str], leaves: list[Any], treedef: Any, chosen: list[bool], what: str
 ) -> list[Any]:
-    """One value per leaf from a function of (path, leaf) or from a pytree prefix."""
+    """Return one value per leaf, from a function of (path, leaf) or from a pytree prefix."""
     if callable(given):
         return [
             given(path, leaf) if yes else None
@@ -211,7 +211,7 @@ def _variance_for(leaf: Any, value: Any, path: str) -> Array:
 
 
 def _broadcast(value: Any, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Broadcast; what JAX does not yet hold by NumPy, which has nothing to compile."""
+    """Broadcast, with NumPy unless the value is a JAX array, to avoid compilation."""
     if isinstance(value, jax.Array):
         return jnp.broadcast_to(value.astype(dtype), shape)
     return jax.device_put(np.broadcast_to(np.asarray(value, dtype), shape))
@@ -252,14 +252,14 @@ def complexity(beliefs: PyTree, priors: PyTree) -> Array:
 
     The expectation is closed for a Laplace prior. For others it is a quadrature that resolves a
     prior around its mean down to its attribute `detail`, a scale, or else down to about its own
-    standard deviation: a spike within a wide prior needs the former (see `ScaleMixture`).
+    standard deviation: a spike within a wide prior needs that attribute (see `ScaleMixture`).
 
     Args:
-        beliefs: see `believe`.
-        priors: one distribution per uncertain leaf, as from `secateur.priors`.
+        beliefs: See `believe`.
+        priors: One distribution per uncertain leaf, as from `secateur.priors`.
 
     Returns:
-        A scalar. Values and gradients are finite at variance 0, where there is neither.
+        A scalar. An element of variance 0 contributes nothing, to the value or to the gradient.
 
     Example:
         >>> from secateur.beliefs import believe, priors
@@ -280,7 +280,7 @@ def complexity(beliefs: PyTree, priors: PyTree) -> Array:
                 "leaf one: secateur.priors(beliefs, Normal(0.0, 1.0))."
             )
         alive = leaf.variance > 0
-        # Two selections, so that neither the value nor the gradient of a dead weight is ever made.
+        # Two selections, so that neither the value nor the gradient of a dead weight is computed.
         q = Normal(leaf.mean, jnp.where(alive, leaf.variance, 1))
         divergence = jnp.where(alive, _divergence(q, prior), 0)
         total = total + jnp.sum(divergence, dtype=jnp.promote_types(divergence.dtype, jnp.float32))
@@ -296,7 +296,7 @@ def _divergence(q: Normal, prior: Any) -> Array:
     else:
         scale = jnp.sqrt(jnp.broadcast_to(getattr(prior, "variance", 1.0), q.mean.shape))
     location, scale = jax.lax.stop_gradient((location, scale))
-    # In units in which the prior's finest detail is 1: there the quadrature crowds its nodes.
+    # In units in which the prior's finest detail is 1, where the quadrature concentrates its nodes.
     cross_entropy = expectation(
         lambda z: -prior.log_prob(location + scale * z),
         (q.mean - location) / scale,
@@ -309,15 +309,15 @@ def _divergence(q: Normal, prior: Any) -> Array:
 
 
 def sample_weights(key: Array, beliefs: PyTree) -> PyTree:
-    """Draw parameters from beliefs, every element (or unit with a covariance) on its own.
+    """Draw parameters from beliefs; elements (or units with a covariance) are independent.
 
         θ = mean + √variance · noise
 
     Differentiable in both; where the variance is 0, θ is the mean and the variance has gradient 0.
 
     Args:
-        key: a JAX random key.
-        beliefs: see `believe`.
+        key: A JAX random key.
+        beliefs: See `believe`.
 
     Returns:
         Parameters: the beliefs with an array in place of each Normal.
@@ -346,7 +346,7 @@ def mean_weights(beliefs: PyTree) -> PyTree:
 
 
 def live(beliefs: PyTree) -> PyTree:
-    """Which elements of the uncertain leaves are uncertain, i.e. not pruned; None in other places.
+    """Return masks of the weights that have not been pruned; None for leaves that are certain.
 
         live = (variance > 0)
 
@@ -358,14 +358,14 @@ def live(beliefs: PyTree) -> PyTree:
 
 
 def cut(beliefs: PyTree, keep: PyTree) -> PyTree:
-    """Prune every element that is not kept: its mean and its variance become exactly 0.
+    """Prune every element that is not kept: its mean and variance become exactly 0.
 
-    Beliefs that are correlated with it are conditioned on that.
+    Correlated weights of the same unit are conditioned on this.
 
     Args:
-        beliefs: see `believe`.
-        keep: a pytree with the structure of `beliefs` and in each uncertain leaf's place booleans
-            that broadcast to its shape, or None to keep it all. True keeps.
+        beliefs: See `believe`.
+        keep: A pytree with the structure of `beliefs`. In place of an uncertain leaf, a boolean
+            mask that broadcasts to its shape (True keeps a weight), or None to keep it all.
 
     Returns:
         The beliefs, with their structure and shapes unchanged.
@@ -385,7 +385,7 @@ def cut(beliefs: PyTree, keep: PyTree) -> PyTree:
 
 
 class Count(NamedTuple):
-    """How many weights are live, of how many that were ever uncertain."""
+    """Number of live weights, and of all weights, including pruned ones."""
 
     live: int
     total: int
@@ -406,7 +406,7 @@ def count(beliefs: PyTree) -> Count:
 
 
 def _positive(values: Any) -> int:
-    """How many are; by NumPy, which has nothing to compile, where it can see them all."""
+    """Count positive values, with NumPy where it can see them all, to avoid compilation."""
     if isinstance(values, jax.Array) and not values.is_fully_addressable:
         return int(jnp.count_nonzero(values > 0))
     return int(np.count_nonzero(np.asarray(values) > 0))

@@ -1,4 +1,4 @@
-"""What a user should know about a trained model that explains its targets badly, in sentences."""
+"""Warnings about a trained model that explains its targets poorly, as sentences."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from secateur.trained import Trained
 
 __all__ = ["CaveatWarning", "find_caveats"]
 
-# Ratio of the largest to the smallest singular value of standardised inputs from which weights
-# that are believed independent cannot follow them.
+# Condition number of standardised inputs from which on independent beliefs about the weights cannot
+# represent the posterior.
 _LARGE_CONDITION = 100.0
-# Rows and columns up to which ridge regression is tried: some hundredths of a second.
+# Largest numbers of rows and columns for which ridge regression is tried: a few hundredths of a
+# second.
 _MAX_ROWS, _MAX_COLUMNS = 5_000, 500
 
 
 _NOT_LEVEL = (
-    "the free energy was not level when training ended, so pruning may have cut weights that would "
-    "have been useful. Train for longer, or at another learning rate"
+    "the free energy had not levelled off when training ended, so pruning may have cut weights "
+    "that would have been useful. Train for longer, or with another learning rate"
 )
 
 
 class CaveatWarning(UserWarning):
-    """A trained model explains its targets badly; the message says in which way."""
+    """A trained model explains its targets poorly; the message says why."""
 
 
 def find_caveats(trained: Trained, data: tuple) -> list[str]:
@@ -78,7 +79,7 @@ def find_caveats(trained: Trained, data: tuple) -> list[str]:
             f"{achieved:.3f} nats per row, that of a constant {baseline:.3f}"
         )
     is_gaussian = isinstance(trained.model.likelihood, GaussianLikelihood)
-    # (The leave-one-out error of weighted rows is another one.)
+    # (The formula for the leave-one-out error does not apply to weighted rows.)
     if is_gaussian and np.ndim(x) == 2 and y.ndim == 2 and weights is None:
         caveats += _compare_with_ridge(np.asarray(x, np.float64), y, np.asarray(prediction.mean))
     return caveats

@@ -1,4 +1,4 @@
-"""Beliefs whose units have a covariance, as a whole: the leaves of each group taken together."""
+"""Beliefs whose units have a covariance: operations on all leaves of a group together."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def split_leaves(leaves: list[UnitNormal], array: Any) -> list[Any]:
 
 
 def shared_information(leaves: list[Any], priors: list[Any]) -> Array:
-    """Return what KL[q ‖ p] has more than the sum over single weights, in nats; only live ones.
+    """Return the excess of KL[q ‖ p] over the sum of single weights' divergences, in nats.
 
         Σ_units ½ (Σ_i ln Σ_ii − ln |Σ|)        and, where the prior has covariance, its own part
 
@@ -89,19 +89,19 @@ def shared_information(leaves: list[Any], priors: list[Any]) -> Array:
 
 
 def _root_of_live(factor: Array) -> tuple[Array, Array]:
-    """Cholesky factor of each unit's covariance, 1 where a weight is certain, and where that is."""
+    """Return Cholesky factors of the units (identity for certain weights), and a mask of those."""
     root, certain = cholesky_of_live(factor @ jnp.swapaxes(factor, 1, 2))
     eye = jnp.eye(factor.shape[1], dtype=root.dtype)[None]
     return jnp.where(certain[:, :, None] | certain[:, None, :], eye, root), certain
 
 
 def condition_units(leaves: list[Any], keep: list[Any], cut: list[Any]) -> list[Any]:
-    """Return cut leaves in which the weights of units are conditioned on those that went.
+    """Return cut leaves whose units have their remaining weights conditioned on the removed ones.
 
     Args:
         leaves: Leaves before.
         keep: Masks of the weights that stay, or None.
-        cut: Leaves with exact zeros in the places of the others.
+        cut: Leaves with exact zeros where weights were removed.
     """
     new = list(cut)
     for members in find_groups(leaves):
@@ -121,7 +121,7 @@ def condition_units(leaves: list[Any], keep: list[Any], cut: list[Any]) -> list[
 
 
 def sample_units(keys: Iterator[Array], leaves: list[Any]) -> list[Any]:
-    """Return leaves with draws in the places of those whose units have a covariance."""
+    """Return the leaves, with draws in place of those whose units have a covariance."""
     new = list(leaves)
     for members in find_groups(leaves):
         first = leaves[members[0]]

@@ -77,8 +77,8 @@ def fit(
         q(θ) q(γ) = argmin KL[q(θ)‖p(θ)] + KL[q(γ)‖p(γ)] − E[ln p(Y | θ, γ)]
 
     One compiled program runs up to 256 epochs at a time. Every row is used once in every epoch.
-    Training ends by itself once the free energy has levelled off, or with the budget of epochs. The
-    same key on the same machine gives the same result, to the bit.
+    Training ends once the free energy has levelled off, or at the maximum number of epochs. The
+    same key on the same machine gives bit-identical results.
 
     Args:
         model: See `BayesianModel`.
@@ -97,8 +97,9 @@ def fit(
         rate: Highest learning rate. Defaults to the recipe's.
         optimiser: Any optax optimiser, to be used instead of Adam. Its updates are used as they are
             while the learning rate is constant, and scaled down as it falls.
-        restarts: Number of initialisations to train side by side, of which the one of least free
-            energy is kept. The first is the model's own, the others are drawn with the same spread.
+        restarts: Number of initialisations to train side by side, of which the one with the lowest
+            free energy is kept. The first is the model's own; the others are drawn with the same
+            spread.
         learn_priors: Which variances of Normal priors to learn: "leaves", one for each leaf; or
             "inputs", one for each input of a leaf that has at least ten weights for each (inputs
             are found by `secateur.units`), and one for each other leaf, so that the weights of an
@@ -112,7 +113,7 @@ def fit(
         callback: Function that is called with a `ProgressUpdate` several times a second. It may
             return "cool", so that the learning rate falls to 0 from then on and training ends, or
             "stop", so that training ends at once; such a training counts as finished. If it raises,
-            the checkpoint is written first, and training can go on from it.
+            the checkpoint is written first, and training can be resumed from it.
 
     Returns:
         A `Trained`.
@@ -221,7 +222,7 @@ def fit_runs(
         keys: A random key for each run.
         training: How to train.
         checkpoint_path: See `fit`.
-        progress: Informed several times a second.
+        progress: Receives updates several times a second.
         starts: Beliefs that each run starts from. A weight of variance 0 does not exist in that
             run, as if it had been pruned. Defaults to the recipe's.
     """

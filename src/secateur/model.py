@@ -1,4 +1,4 @@
-"""A model function together with what is believed before any data."""
+"""A model function, together with the assumptions made before seeing data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["BayesianModel", "StateNote"]
 
 # Classes of Flax NNX whose arrays are not weights.
 _STATE_CLASSES = ("BatchStat", "RngKey", "RngCount", "RngState", "Cache", "Intermediate")
-# Names beside "params" under which Flax Linen, and those who follow it, keep state.
+# Names beside "params" under which Flax Linen, and libraries with its conventions, keep state.
 _STATE_COLLECTIONS = {
     "batch_stats",
     "cache",
@@ -30,7 +30,7 @@ _STATE_COLLECTIONS = {
 
 
 class StateNote(UserWarning):
-    """Part of the params is state and not weights, and stays certain; give `where=` to choose."""
+    """Part of the params is state, not weights, and stays certain; pass `where=` to choose."""
 
 
 POSTERIORS = ("mean-field", "unit")

@@ -53,12 +53,12 @@ class ProgressUpdate(NamedTuple):
             f"epoch {self.epoch}/{self.epochs}  free energy {self.free_energy:.1f} nats = "
             f"complexity {self.complexity:.1f} − accuracy {self.accuracy:.1f}  "
             f"rate {self.rate:.2g}  {self.phase}"
-            f"{_duration(self.seconds_left, ', {} left at most')}"
+            f"{_duration(self.seconds_left, ', at most {} left')}"
         )
 
 
 def _duration(seconds: float, words: str) -> str:
-    """Return words with a duration in them, or nothing where it is not known yet."""
+    """Return text with a duration in it, or nothing if it is not known yet."""
     if math.isnan(seconds):
         return ""
     if seconds < 90:
@@ -161,6 +161,6 @@ class Progress:
             )
             self._bar = (bar, bar.add_task(self._title, total=report.epochs))
             bar.start()
-            bar.console.print(self._title)  # stays when the bar is gone
+            bar.console.print(self._title)  # remains after the bar has disappeared
         bar, task = self._bar
         bar.update(task, completed=report.epoch, total=report.epochs, description=report.short)

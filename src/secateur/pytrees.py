@@ -1,4 +1,4 @@
-"""Pytrees with uncertain leaves: finding these, and matching other pytrees to them."""
+"""Pytrees with uncertain leaves: finding them, and aligning other pytrees with them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def broadcast_prefix(prefix: PyTree, treedef: Any, what: str) -> list[tuple[Any,
 
 
 def align_tree(tree: PyTree, treedef: Any, what: str) -> list[Any]:
-    """Return what `tree` holds in the places of the leaves of another tree."""
+    """Return the entries of `tree` that correspond to the leaves of another tree."""
     try:
         return treedef.flatten_up_to(tree)
     except ValueError as error:

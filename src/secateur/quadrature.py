@@ -22,7 +22,7 @@ from jax import Array
 
 Function = Callable[[Array], Array]
 
-# Crowding of nodes around the origin, in units of the argument.
+# Concentration of nodes around the origin, in units of the argument.
 _BEND_WIDTH = 3.0
 
 
@@ -111,7 +111,7 @@ def _nodes(
     floor = jax.lax.stop_gradient(_smallest_variance(mean, at_mean, kinked=bool(kinks)))
     usable = jnp.maximum(variance, floor)
     deviation = jnp.sqrt(usable)
-    # The positions of the nodes are our choice: no derivative flows through them.
+    # The positions of the nodes are arbitrary, so no derivative flows through them.
     fixed_mean, fixed_deviation = jax.lax.stop_gradient((mean, deviation))
     if kinks:
         z, weight = _pieced_nodes(fixed_mean, fixed_deviation, kinks)

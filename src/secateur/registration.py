@@ -21,10 +21,10 @@ def register_dataclass(
     """Register a dataclass as a pytree, so that it can enter compiled programs.
 
     This is `jax.tree_util.register_dataclass`, except that the class is part of the structure. JAX
-    calls the structures of two dataclasses equal if they agree in the number of their data fields
-    and in their meta fields (seen in versions 0.10 and 0.12), and their hashes differ. Whether a
-    program that was compiled for one is used for the other is then a matter of chance: 1 in 128
-    times or more often, a Poisson likelihood was computed as a Bernoulli likelihood.
+    considers the structures of two dataclasses equal if they agree in the number of their data
+    fields and in their meta fields (seen in versions 0.10 and 0.12), and their hashes differ.
+    Whether a program that was compiled for one is used for the other is then a matter of chance: 1
+    in 128 times or more often, a Poisson likelihood was computed as a Bernoulli likelihood.
 
     Args:
         cls: The dataclass.

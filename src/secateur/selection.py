@@ -1,9 +1,9 @@
-"""The structure of a dense network that the evidence favours.
+"""Selection of the structure of a dense network by the evidence.
 
 All structures of a stage are one network in which some weights do not exist from the start, so that
-one compiled program trains them side by side. What they are compared by is the free energy after
-pruning. Wide structures are a stage of their own, which is left out where a linear model has a
-lower free energy than a few units.
+one compiled program trains them side by side. They are compared by their free energy after pruning.
+Wide structures are a separate stage, which is skipped if a linear model has a lower free energy
+than a few units.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class Structure(NamedTuple):
         return units + (" and a linear path" if self.linear_path else "")
 
     def make_network(self, inputs: int, outputs: int, activation: str) -> Dense:
-        """Return the network of this structure; a constant is a linear one, all of it cut."""
+        """Return the network of this structure; a constant is a linear one with all weights cut."""
         path = self.linear_path and bool(self.hidden)
         return Dense(inputs, self.hidden, outputs, activation, linear_path=path)
 
 
-# Where data are few, units at their prior add so much variance that nothing is learnt: a wide
-# network must never be the only one that is tried.
+# With few data, units at their prior add so much variance that nothing is learnt: a wide network
+# must never be the only candidate.
 STRUCTURES = (
     Structure((), False),
     Structure((), True),
@@ -70,9 +70,9 @@ STRUCTURES = (
     Structure((50,), False),
 )
 
-# Number of units of a layer up to which a structure is trained in any case.
+# Structures with at most this number of units per layer are always trained.
 _NARROW = 10
-# (A shorter warming ends with a constant where inputs are collinear.)
+# (With a shorter warm-up, collinear inputs end in a constant.)
 _WARM_STEPS_PER_ROW = 20
 
 
@@ -176,7 +176,7 @@ def select_structure(
         callbacks: Callbacks of training and of pruning; see `secateur.fit`.
 
     Returns:
-        A `Selection`, whose models are networks of their structure alone.
+        A `Selection`, each of whose models is a network of its own structure.
 
     Example:
         >>> x = np.random.default_rng(0).normal(size=(60, 2))
@@ -197,7 +197,7 @@ def select_structure(
     _join_structures(structures, np.shape(data[0])[1], outputs, activation)  # refuses mixtures
     chosen = choose_recipe(recipe, epochs=epochs, batch_size=batch_size, rate=rate)
     source = make_source(data, size=None, batch_size=chosen.batch_size)
-    # On small tables the first decision would otherwise wait for twice the warming. A row of weight
+    # On small tables the first decision would otherwise wait for twice the warm-up. A row of weight
     # 2 counts as two rows.
     rows = math.ceil(max(source.total_weights))
     chosen = replace(chosen, warm_steps=min(chosen.warm_steps, _WARM_STEPS_PER_ROW * rows))
@@ -265,7 +265,7 @@ def _divide_structures(structures: Sequence[Structure]) -> list[list[Structure]]
 
 
 def _is_linear(candidate: Candidate) -> bool:
-    """Whether a candidate has come down to a linear model that reads an input."""
+    """Whether a candidate was pruned to a linear model that reads an input."""
     beliefs = candidate.pruned.beliefs
 
     def is_alive(weights: Normal) -> bool:
@@ -301,7 +301,7 @@ def _rename_stage(checkpoint: Callable[[str], Any], name: str) -> Callable[[str]
 
 
 def _rank(trained: Trained, budget: Budget) -> tuple[bool, float, int]:
-    """Order by whether requirements are met, then free energy; of the same, the fewest weights."""
+    """Order by requirements met, then free energy, then number of weights."""
     value = trained.free_energy
     energy = math.inf if math.isnan(value) else value
     return not budget.is_met_by(trained), energy, trained.live_weights
@@ -323,7 +323,7 @@ def _choose_restart(
 def _join_structures(
     structures: Sequence[Structure], inputs: int, outputs: int, activation: str
 ) -> Dense:
-    """Return the smallest network that all structures are part of."""
+    """Return the smallest network that contains all structures."""
     depths = {len(s.hidden) for s in structures} - {0}
     if len(depths) > 1:
         raise ValueError(
@@ -336,7 +336,7 @@ def _join_structures(
 
 
 def _find_indices(whole: Dense, structure: Structure) -> Any:
-    """Return, for every array of the whole network, the part that a structure has."""
+    """Return, for every array of the whole network, the part that belongs to a structure."""
     own = structure.hidden or (0,) * len(whole.hidden)
     sizes = [whole.inputs, *own, whole.outputs]
     path = (slice(0, whole.inputs if structure.linear_path else 0), slice(None))
@@ -361,7 +361,7 @@ def _make_start(whole: Dense, structure: Structure, recipe: Recipe, key: Array) 
     """Return the beliefs that a structure starts from, as part of the whole network."""
     deviation = 1.0 if recipe.initial_deviation is None else recipe.initial_deviation
     params = jax.tree.map(np.array, whole.init(key))
-    # As large as those of a network that has no more units than this.
+    # With the spread of a network that has only these units.
     for layer, all_units, own in zip(
         params["layers"][1:], whole.hidden, structure.hidden or whole.hidden, strict=True
     ):
@@ -381,7 +381,7 @@ def _is_index(node: Any) -> bool:
 
 
 def _take_structure(trained: Trained, structure: Structure) -> Trained:
-    """Return a model of the whole network as one of its structure alone."""
+    """Reduce a model of the whole network to a model of its structure."""
     model, training = trained.model, trained.training
     whole = model.f
     assert isinstance(whole, Dense)
@@ -391,7 +391,7 @@ def _take_structure(trained: Trained, structure: Structure) -> Trained:
     indices = _find_indices(whole, structure)
 
     def take(tree: Any) -> Any:
-        if not structure.hidden:  # what is left is one layer
+        if not structure.hidden:  # one layer remains
             return {"layers": [{"weights": tree["linear"], "bias": tree["layers"][-1]["bias"]}]}
         return tree if structure.linear_path else {"layers": tree["layers"]}
 

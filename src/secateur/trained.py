@@ -61,7 +61,7 @@ class History:
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """One move of pruning: weights are removed (or come back), and the rest is trained again.
+    """One move of pruning: weights are removed (or grown back), and the rest is retrained.
 
     Changes of the free energy are in nats, compared with the beginning of the round; negative is
     better.
@@ -151,8 +151,8 @@ class Trained:
         standard_error: Standard error of the free energy where the algorithm samples; else 0.
         epochs: Total number of epochs of all trainings.
         stop_reason: Why the last step (training or pruning) ended, in words.
-        is_level: Whether the free energy was level when training ended, before any pruning; True if
-            unknown.
+        is_level: Whether the free energy had levelled off when training ended, before any pruning;
+            True if unknown.
         training: Settings and state that are needed to continue training.
         key: Random key of predictions, for algorithms that sample.
         history: Free energy by epoch; empty for a model from a file.
@@ -289,7 +289,7 @@ def _tabulate_rounds(rounds: Sequence[Round]) -> str:
 
 
 def find_best(results: Sequence[Trained]) -> Trained:
-    """Return the model of lowest free energy."""
+    """Return the model with the lowest free energy."""
     return min(results, key=lambda r: math.inf if math.isnan(r.free_energy) else r.free_energy)
 
 
@@ -370,12 +370,12 @@ def make_trained(
 def make_fit_error(trainer: Trainer, error: NotFiniteError, checkpoint: Any = None) -> FitError:
     """Return the error for a training that encountered a value that is not finite."""
     message = (
-        f"{error}. Try a smaller learning rate (rate={trainer.recipe.rate / 10:g}), look at the "
-        "data for extreme values, or keep the model's function from overflowing (exp, 1/x, log)."
+        f"{error}. Try a smaller learning rate (rate={trainer.recipe.rate / 10:g}), look for "
+        "extreme values in the data, or prevent overflow in the model's function (exp, 1/x, log)."
     )
     if not len(error.records.accuracy):
         return FitError(message)
-    message += " The state before that epoch is this error's last_good"
+    message += " The state before that epoch is the attribute last_good of this error"
     message += f", an earlier one is in {checkpoint}." if checkpoint else "."
     return FitError(
         message, find_best(collect_runs(trainer, error.state, error.records, str(error)))

@@ -194,7 +194,7 @@ def _redraw_idle(
     idle = [a & (s <= 0) for a, s in zip(state.alive, scores, strict=True)]
     mixing = list(state.weights.mixing)
     for v, own in enumerate(mixing):
-        if own is not None:  # a unit is drawn anew as a whole, or what it knows would be lost
+        if own is not None:  # a unit is only drawn again as a whole, to keep what it has learnt
             shape = own.shape[:-1]
             busy = jnp.any((state.alive[v] & ~idle[v]).reshape(shape), axis=-1, keepdims=True)
             idle[v] = jnp.broadcast_to(~busy, shape).reshape(idle[v].shape) & state.alive[v]

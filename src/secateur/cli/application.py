@@ -19,7 +19,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="secateur",
-    help="Train neural networks as Bayesian ones and prune them without thresholds.",
+    help="Train Bayesian neural networks, and prune them without thresholds.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -48,7 +48,7 @@ def set_up(
         ),
     ] = False,
 ) -> None:
-    """Train neural networks as Bayesian ones and prune them without thresholds."""
+    """Train Bayesian neural networks, and prune them without thresholds."""
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from secateur.cli.errors import UserError
 __all__ = ["DataDirOption", "data_commands"]
 
 data_commands = typer.Typer(
-    help="The data sets of the paper: list and download them.",
+    help="List and download the data sets of the paper.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -61,7 +61,7 @@ def fetch_datasets(
         list[str] | None,
         typer.Argument(
             metavar="[NAME]...",
-            help="Names as `secateur data list` gives them; the eight UCI sets if none is given.",
+            help="Names, as printed by `secateur data list`. Defaults to the eight UCI sets.",
             show_default=False,
         ),
     ] = None,
@@ -89,7 +89,7 @@ def fetch_datasets(
             except datasets.DatasetError as error:
                 failures.append(str(error))
             else:
-                # Not typer.echo, which goes round the bar's hold on stdout.
+                # Not typer.echo, which bypasses the progress bar's redirection of stdout.
                 place = path or "generated when loaded, nothing to download"
                 sys.stdout.write(f"{name}: {place}\n")
     if failures:
@@ -107,7 +107,7 @@ def _show_progress() -> Iterator[Callable[[str, int, int | None], None] | None]:
         yield None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    # What the command prints belongs above the bar on a terminal, else in stdout itself.
+    # On a terminal, the command's output goes above the bar; otherwise, to stdout itself.
     above = sys.stdout.isatty()
     with Progress(*columns, console=console, transient=True, redirect_stdout=above) as progress:
         bar = progress.add_task("", total=None)

@@ -14,17 +14,17 @@ __all__ = ["UserError", "as_user_errors"]
 
 
 class UserError(Exception):
-    """A mistake of use: `main` prints its message to stderr and ends with exit code 2."""
+    """A usage error: `main` prints its message to stderr and exits with code 2."""
 
 
 @contextmanager
 def as_user_errors(
     *kinds: type[Exception], command: Callable[..., None] | None = None
 ) -> Iterator[None]:
-    """Turn errors whose message is meant for the user into mistakes of use.
+    """Turn errors whose message is meant for the user into usage errors.
 
-    Of the arguments that an error suggests, those that the command has are written as its options;
-    a second line repeats what the user has typed with the one that is advised.
+    Arguments that an error suggests are written as options, if the command has them; a second line
+    repeats the typed command with the recommended option added.
 
     Args:
         kinds: Kinds of errors, beside `UsageError`, whose message is meant for the user.

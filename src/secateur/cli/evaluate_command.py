@@ -41,7 +41,7 @@ def evaluate(
 ) -> None:
     """Score a run's model on a table that has the target, such as rows that were set aside.
 
-    Numbers: RMSE and R². Classes: accuracy beside the base rate, and log-loss. Both: log-likelihood
+    Regression: RMSE and R². Classification: accuracy, base rate and log-loss. Both: log-likelihood
     and the coverage of 95 % intervals.
     """
     from rich.console import Console

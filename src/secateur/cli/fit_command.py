@@ -49,7 +49,7 @@ def fit(
         list[str] | None, _option("--drop", help="Column to leave out; repeat it for several.")
     ] = None,
     task: Annotated[
-        Task | None, _option("--task", help="Kind of target; by default its values decide.")
+        Task | None, _option("--task", help="Kind of target; by default inferred from its values.")
     ] = None,
     missing: Annotated[
         Missing,
@@ -174,7 +174,11 @@ def fit(
     ] = 0.2,
     max_categories: Annotated[
         int,
-        _option("--max-categories", help="Maximum number of different texts in a column.", min=2),
+        _option(
+            "--max-categories",
+            help="Maximum number of different text values in a column.",
+            min=2,
+        ),
     ] = 50,
     encoding: Annotated[
         str | None, _option("--encoding", help="Encoding of a text file; by default UTF-8.")
@@ -185,7 +189,7 @@ def fit(
         bool, _option("--quiet", "-q", help="Print only the path of the report.")
     ] = False,
 ) -> None:
-    """Train a Bayesian network on a table, prune it, and report.
+    """Train a Bayesian neural network on a table, prune it, and write a report.
 
     Ctrl-C stops after the current epoch; the same command with --resume continues.
     """
@@ -229,7 +233,7 @@ def fit(
         is_open = task is None and len(target) == 1 and "holds texts" not in sentence
         if sentence.startswith("task: ") and is_open:
             other = "regression" if "task: classification" in sentence else "classification"
-            sentence += f" (--task {other} overrides that)"
+            sentence += f" (--task {other} overrides this)"
         messages.print(sentence, markup=False)
 
     try:
@@ -325,7 +329,7 @@ def tabulate_candidates(candidates: list[dict[str, Any]]) -> Table:
 
 
 def tabulate_record(record: dict[str, Any]) -> Table:
-    """Return a table of what there was before pruning and what is left after.
+    """Return a table that compares the model before and after pruning.
 
     Args:
         record: Record from `secateur.report.make_record`.
@@ -359,7 +363,7 @@ def tabulate_record(record: dict[str, Any]) -> Table:
 
 
 def _list_scores(held_out: dict[str, Any], targets: int) -> Iterator[tuple[str, ...]]:
-    """Yield heading and score at every stage; errors of several targets are one by one."""
+    """Yield heading and score at every stage; errors of several targets are listed separately."""
     errors = (("rmse", "root-mean-square error", ".4g"), ("r_squared", "R²", ".3f"))
     if targets > 1:
         for entry in held_out["targets"]:

@@ -59,7 +59,7 @@ def predict(
     """Predict the target for every row of a table, in the same order, as CSV.
 
     Numbers get a mean, a standard deviation and an interval; classes their probabilities. Columns
-    are found by their names; those that the model does not use may be absent.
+    are matched by name; those that the model does not use may be missing.
     """
     from secateur.runs.folder import RunFolder
     from secateur.runs.table_model import load_model, predict_table
@@ -92,41 +92,47 @@ def export(
     to: Annotated[ExportTarget, typer.Option("--to", help="ONNX, or C99 that needs no library.")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="By default DIR/model.onnx or model.c."),
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="File to write; by default DIR/model.onnx or DIR/model.c.",
+        ),
     ] = None,
     quantise: Annotated[
         Quantisation | None,
         typer.Option(
             "--quantise",
-            help="C in integers: int8 or int16x8 (activations of 8 or 16 bits), with as "
-            "many bits per weight as the posterior requires, up to 8. weights8 and weights16 store "
-            "weights in 8 or 16 bits and compute in floats.",
+            help="int8 and int16x8: compute in integers, with activations of 8 or 16 bits, and as "
+            "many bits per weight as the posterior requires, up to 8 (C only). weights8 and "
+            "weights16: store weights in 8 or 16 bits, and compute in floats.",
         ),
     ] = None,
     optimise: Annotated[
-        Goal, typer.Option("--optimise", help="Whether to save bytes, or instructions.")
+        Goal, typer.Option("--optimise", help="Whether to minimise code size or instructions.")
     ] = Goal.size,
     data: Annotated[
         Path | None,
         typer.Option(
             "--data",
             metavar="TABLE",
-            help="Rows with the model's columns, for measuring the difference from `predict`, the "
-            "scales of activations and, with the target, the cost of quantisation.",
+            help="Rows with the model's columns. They are used to measure the difference from "
+            "`predict`, to set the scales of activations and, if they have the target, to "
+            "measure the cost of quantisation.",
         ),
     ] = None,
     mean: Annotated[
         PredictedMean | None,
         typer.Option(
             "--mean",
-            help="Predict with the network at the posterior means of its weights, or the "
-            "prediction of `secateur predict`, which averages over the posterior and takes more "
-            "code; by default weights for C, and predictive for ONNX if it is available.",
+            help="weights: evaluate the network at the posterior means of its weights. predictive: "
+            "average over the posterior like `secateur predict`, which takes more code. By "
+            "default weights for C, and predictive for ONNX if available.",
         ),
     ] = None,
     keep_inputs: Annotated[
         bool,
-        typer.Option("--keep-inputs", help="Keep columns that the model does not use as inputs."),
+        typer.Option("--keep-inputs", help="Keep unused columns as inputs of the exported model."),
     ] = False,
     name: Annotated[
         str | None,

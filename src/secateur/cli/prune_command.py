@@ -24,9 +24,9 @@ def prune(
         typer.Option(
             "--data",
             "-d",
-            help=".npz with x (or the inputs' names) and y; .npy with inputs, and a second one "
-            "with targets; or a table whose columns are the inputs. Without targets, the network's "
-            "own outputs are used.",
+            help=".npz with x (or the names of the inputs) and y; or .npy with inputs, and a "
+            "second .npy with targets; or a table whose columns are the inputs. Without "
+            "targets, the network's own outputs are used.",
         ),
     ],
     target: Annotated[

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["reproduce_commands"]
 
 reproduce_commands = typer.Typer(
-    help="The tables and figures of the paper, computed anew beside the paper's numbers.",
+    help="Reproduce the paper's tables and figures, beside its published numbers.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -75,17 +75,17 @@ def run_table1(
         str, typer.Option(help="Names, separated by commas.")
     ] = "moments,local,global",
     seeds: Annotated[
-        int, typer.Option(min=1, help="Number of initialisations; the median counts.")
+        int, typer.Option(min=1, help="Number of initialisations; the table shows medians.")
     ] = 1,
     workers: Annotated[
-        int, typer.Option(min=0, help="Number of processes at a time; 0: one per core.")
+        int, typer.Option(min=0, help="Number of parallel processes; 0 means one per core.")
     ] = 0,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Boston only, 40 epochs: seconds.")
+        bool, typer.Option("--quick", help="Run boston only, with 40 epochs, in a few seconds.")
     ] = False,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Table 1: free energies before and after pruning. A repeated call continues."""
+    """Reproduce Table 1: free energies before and after pruning. A repeated call continues."""
     from secateur.datasets import DatasetError
     from secateur.paper import table1
     from secateur.paper.protocol import ALGORITHMS, PAPER_SETTINGS
@@ -116,7 +116,7 @@ def run_table1(
 
 @reproduce_commands.command("figure1")
 def run_figure1(out: OutOption = _RESULTS) -> None:
-    """The three pruning criteria over posterior mean and deviation, and where BMR is 0."""
+    """Plot the three pruning criteria over posterior mean and deviation, and where BMR is 0."""
     from secateur.paper import figures
 
     figures.draw_figure1(out)
@@ -133,10 +133,10 @@ def run_figure2(
     data_dir: DataDirOption = None,
     quick: QuickOption = False,
 ) -> None:
-    """Free energy that BMR estimates, and the actual one, against the pruning rate.
+    """Plot estimated (by BMR) and actual free energy against the pruning rate.
 
-    Boston, three algorithms, no retraining. The trainings are shared with figure3 where
-    both write to the same folder.
+    Boston, three algorithms, no retraining. figure2 and figure3 share their trainings if they write
+    to the same folder.
     """
     from secateur.datasets import DatasetError
     from secateur.paper import figures
@@ -157,10 +157,10 @@ def run_figure3(
     data_dir: DataDirOption = None,
     quick: QuickOption = False,
 ) -> None:
-    """Free energy and negative accuracy against the pruning rate, for BMR, SNR and SPR.
+    """Plot free energy and negative accuracy against the pruning rate, for BMR, SNR and SPR.
 
-    As figure2; also says how far BMR's own stopping point is from the lowest free energy of any
-    rate and criterion.
+    Like figure2, and reports how far the stopping point of BMR is from the lowest free energy over
+    all rates and criteria.
     """
     from secateur.datasets import DatasetError
     from secateur.paper import figures
@@ -199,13 +199,13 @@ def run_uci(
     seed: SeedOption = 0,
     data_dir: DataDirOption = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Boston only, three splits, a few epochs.")
+        bool, typer.Option("--quick", help="Run boston only, with three splits and a few epochs.")
     ] = False,
 ) -> None:
-    """Test error, log-likelihood and 95 % coverage on the standard splits, beside published ones.
+    """Compare error, log-likelihood and coverage on the standard UCI splits with published results.
 
-    The default recipe, before and after pruning. A data set that is finished is not run again
-    with the same settings; the table shows all that are finished.
+    Uses the default recipe, before and after pruning. Finished data sets are not run again with the
+    same settings; the table shows all finished ones.
     """
     from secateur.datasets import DatasetError
     from secateur.paper.uci_splits import reproduce_uci
@@ -226,7 +226,7 @@ def run_uci(
 
 
 def _print_table1(rows: Sequence[Any]) -> None:
-    """Print the table so that it fits a terminal; the files say more."""
+    """Print the table so that it fits a terminal; the files contain more."""
     from rich.console import Console
     from rich.table import Table
 

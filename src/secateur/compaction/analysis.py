@@ -242,7 +242,7 @@ class Analysis:
     def dead(self, alive: Sequence[np.ndarray]) -> np.ndarray:
         """Mask of the units of whose weights the function is independent.
 
-        The weights of such a unit may as well all be 0, and then it can be removed.
+        The weights of such a unit may all be set to 0, and then it can be removed.
         """
         return ~self._with_any(self.influence.influential(alive))
 

@@ -281,7 +281,7 @@ class IndicatorWalk(LabelledInterpreter):
 
     @rules.declare(*primitives.UPDATES, *primitives.SEGMENT_EXTREMA)
     def update(self, equation: Equation, operands: list[Any]) -> list[Array]:
-        """Either what was there or the update; of unknown places, any may have been meant."""
+        """Either the old element or the update; at unknown positions, any may have been updated."""
         x, new = (self.indicator(operands[i]) for i in _data_of(equation))
         pairs = update_axes(equation)
         gone = tuple(a for a in range(new.ndim) if a not in pairs.values())
@@ -351,7 +351,7 @@ class IndicatorWalk(LabelledInterpreter):
             pairs = zip(carry, after, strict=True)
             return [self.squash(c + v.astype(c.dtype)) for c, v in pairs], None
 
-        # What depends on what has spread through all elements after as many steps as there are.
+        # Dependencies have spread as far as they can after as many steps as there are elements.
         length = sum(int(np.prod(v.shape, dtype=int)) for v in carry)
         if length > _LONGEST_LOOP:
             return self.apply_default(equation, operands)

@@ -108,7 +108,7 @@ def stirling_remainder_slope(z: jax.Array) -> jax.Array:
 def gammaln_difference(x: jax.Array, y: jax.Array) -> jax.Array:
     """Return ln Γ(x) − ln Γ(y) for positive x, y, without cancellation."""
     leading = (x - y) * jnp.log(x) - kl_div(y, x) - 0.5 * log_ratio(x, y)
-    # Stacked, because XLA compiles the long expansion of ln Γ anew for every call.
+    # Stacked, because XLA compiles the long expansion of ln Γ again for every call.
     remainder = stirling_remainder(jnp.stack([x, y]))
     return leading + (remainder[0] - remainder[1])
 

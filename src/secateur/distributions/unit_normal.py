@@ -28,9 +28,10 @@ class UnitNormal(Normal):
 
         θ = mean + Σ_k factor_k ξ_k        Cov(θ_a, θ_b) = Σ_k factor_ak factor_bk   in one unit
 
-    ξ are standard Normal, as many for each unit as it has weights. Leaves of one group (a matrix
-    and the bias that is added to its product) share the ξ of their units; different units are
-    independent. As a `Normal`, it is that of the single weights: `variance` is their own.
+    The ξ are standard Normal; each unit has as many of them as weights. Leaves of one group (a
+    matrix and the bias that is added to its product) share the ξ of their units; different units
+    are independent. As a `Normal`, it is the marginal belief about each weight, with its own
+    `variance`.
 
     Attributes:
         mean: Means.
@@ -39,7 +40,7 @@ class UnitNormal(Normal):
             a weight that is certain.
         group: Name that is the same for all leaves that share the ξ of their units.
         unit_axes: Axes of the leaf that count units, in the same order for all leaves of a group.
-        is_whole: False if `variance` holds more than the factors explain: the rest is independent.
+        is_whole: False if `variance` exceeds what the factors explain; the rest is independent.
 
     Example:
         >>> q = UnitNormal.of(jnp.zeros(2), jnp.array([[1.0, 0.0], [0.6, 0.8]]))
@@ -88,7 +89,7 @@ class UnitNormal(Normal):
         return weights + jnp.sqrt(jnp.maximum(rest, jnp.finfo(rest.dtype).tiny)) * own
 
     def sample(self, key: Array, shape: tuple[int, ...] = ()) -> Array:
-        """Draw weights of this leaf; leaves of a group that are drawn apart are independent."""
+        """Draw weights of this leaf; separate draws of leaves of one group are independent."""
         if shape:
             keys = jax.random.split(key, int(np.prod(shape)))
             return jax.vmap(self.sample)(keys).reshape(*shape, *np.shape(self.mean))
@@ -105,7 +106,7 @@ def unit_covariance(*leaves: UnitNormal) -> Any:
     """Return means' order and covariance of all units of a group, shape (*units, size, size).
 
     Args:
-        leaves: All leaves of the group, or some: then it is the marginal covariance of those.
+        leaves: All leaves of the group, or some of them, for their marginal covariance.
     """
     rows = jnp.concatenate([to_units(q.factor, q.unit_axes, extra=1) for q in leaves], axis=-2)
     return rows @ jnp.swapaxes(rows, -1, -2)
@@ -136,14 +137,14 @@ def from_units(array: Any, shape: tuple[int, ...], unit_axes: tuple[int, ...]) -
 def condition_factors(mean: Array, factor: Array, gone: Array) -> tuple[Array, Array, Array]:
     """Fix some weights of units at exactly 0, and update the belief about the others.
 
-        m ← m − Σ_RS Σ_SS⁻¹ m_S        Σ ← Σ_RR − Σ_RS Σ_SS⁻¹ Σ_SR        S gone, R the rest
+        m ← m − Σ_RS Σ_SS⁻¹ m_S        Σ ← Σ_RR − Σ_RS Σ_SS⁻¹ Σ_SR        S removed, R the rest
 
-    The factors are rotated so that the weights that go come first: nothing is squared.
+    The factors are rotated so that the removed weights come first, which avoids squaring them.
 
     Args:
         mean: Means, shape (units, size).
         factor: Triangular factors, shape (units, size, size); rows of zeros are certain weights.
-        gone: Which weights go, all of them uncertain, shape (units, size).
+        gone: Mask of the weights to remove, all of them uncertain, shape (units, size).
 
     Returns:
         Means, triangular factors, and −ln q_S(0) for every unit.

@@ -57,7 +57,7 @@ def is_abstract(value: Any) -> bool:
 
 
 def at_line_of(eqn: JaxprEqn) -> AbstractContextManager:
-    """Let what is traced here have the user's line behind an equation."""
+    """Attribute what is traced here to the line of user code behind an equation."""
     info = eqn.source_info
     names = _source_info.current_name_stack() + info.name_stack
     return _source_info.user_context(info.traceback, name_stack=names)

@@ -58,7 +58,7 @@ def _part_by_part(eqn: Any, *operands: ComplexPair) -> Any:
 
 @_declare(*primitives.LOOKUPS, "dynamic_update_slice", "select_n")
 def _with_places(eqn: Any, *operands: Any) -> list[ComplexPair]:
-    """As part by part; what is not complex says where."""
+    """Like `_part_by_part`; operands that are not complex are positions."""
     parts = [
         compat.bind(eqn, *(getattr(o, part) if isinstance(o, ComplexPair) else o for o in operands))
         for part in ("real", "imag")

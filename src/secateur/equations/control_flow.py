@@ -128,7 +128,7 @@ class WhileLoop:
 
 
 def _parted(numbers: Sequence[int], consts: int) -> tuple[list[int], list[int]]:
-    """Part the numbers of a loop's inputs into those of constants and of carried values."""
+    """Divide the numbers of a loop's inputs into those of constants and of carried values."""
     return [i for i in numbers if i < consts], [i - consts for i in numbers if i >= consts]
 
 
@@ -143,7 +143,7 @@ def recomputed_part(equation: Any) -> Body:
 
 
 class UnsettledLoop(RuntimeError):
-    """What a loop carries is something else after every step."""
+    """The kind of a value that a loop carries changes with every step."""
 
 
 def settle(
@@ -154,23 +154,23 @@ def settle(
     *,
     where: str = "",
 ) -> State:
-    """Apply a step until it changes nothing: what a loop carries is what a step makes of it.
+    """Apply a step until it no longer changes the state that a loop carries.
 
-    What is known of a carried value may move on by one value per step (a delay line), so there
-    are as many steps as values, and a few more.
+    Properties of a carried value may move on by one value per step (a delay line), so there are as
+    many steps as values, and a few more.
 
     Args:
         step: The next state, from a state and the number of the attempt.
         start: The first state.
-        changed: Numbers of the carried values that differ between two states.
+        changed: Function that returns the numbers of the carried values that differ between states.
         num_carry: Number of values that the loop carries.
-        where: User's line behind the loop, for the message.
+        where: Line of user code behind the loop, for the message.
 
     Returns:
         The state that a step does not change.
 
     Raises:
-        UnsettledLoop: Some carried value is something else after every step.
+        UnsettledLoop: The kind of some carried value still changes.
 
     Example:
         >>> settle(lambda n, attempt: min(n + 1, 3), 0, lambda a, b: [] if a == b else [0], 1)
@@ -185,13 +185,13 @@ def settle(
         state = after
     names = ", ".join(map(str, numbers))
     raise UnsettledLoop(
-        f"what is known of carried value {names} of a loop ({where or 'no line known'}) is "
-        f"something else after each of {attempts_to_settle(num_carry)} steps. A loop has to carry "
+        f"the kind of carried value {names} of a loop ({where or 'no line known'}) still changes "
+        f"after {attempts_to_settle(num_carry)} steps. A loop has to carry "
         "the same kind of value from step to step: a rule of yours may return a Normal in one "
         "step and an array in the next."
     )
 
 
 def attempts_to_settle(num_carry: int) -> int:
-    """Return after how many steps the values that a loop carries have settled."""
+    """Return the number of steps after which the values that a loop carries have settled."""
     return 2 * num_carry + 6

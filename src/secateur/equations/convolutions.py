@@ -1,9 +1,10 @@
 """Convolutions as products of matrices with patches of the signal.
 
-XLA's own convolutions are many times slower on a CPU, above all within a compiled loop, and with
-groups by two orders of magnitude. Here, the elements that a kernel sees are written side by side
-(a patch), some rows at a time, so that the patches stay in a processor's cache: memory beyond what
-the result takes is bounded. Gradients follow from those of slices and products.
+XLA's own convolutions are many times slower on a CPU, especially within a compiled loop; with
+groups, they are slower by two orders of magnitude. Here, the elements that a kernel sees are
+written side by side (a patch), some rows at a time, so that the patches stay in a processor's
+cache: memory beyond what the result takes is bounded. Gradients follow from those of slices and
+products.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from jax import Array, lax
 
 from secateur.equations.window_views import WindowViews, count_windows
 
-# Bytes of the patches that are in memory at a time, for each processor; at least as many as the
-# kernels have, which every product reads.
+# Bytes of patches in memory at a time, per processor (but at least the size of the kernels, which
+# every product reads).
 _PATCH_BYTES = 2**19
-# Beyond this, the places of a kernel are too many to write out sums over them.
+# Kernels with more positions than this are not written out as sums over positions.
 _MOST_TERMS = 64
 
 
@@ -45,7 +46,7 @@ class Geometry(NamedTuple):
 
     @classmethod
     def of(cls, params: dict[str, Any]) -> Geometry:
-        """Return what the parameters of the primitive say."""
+        """Return the geometry that the parameters of the primitive describe."""
         numbers = params["dimension_numbers"]
         return cls(
             strides=tuple(params["window_strides"]),
@@ -69,7 +70,7 @@ def can_convolve(params: dict[str, Any], x: Array, kernel: Array) -> bool:
     return is_floating and params["batch_group_count"] == 1 and x.ndim > 2 and not empty
 
 
-@functools.partial(jax.jit, static_argnums=0)  # where it is called step by step
+@functools.partial(jax.jit, static_argnums=0)  # for calls outside of a compiled program
 def convolve(
     geometry: Geometry, x: Array, kernels: Sequence[Array], square_kernels: Sequence[Array] = ()
 ) -> list[Array]:
@@ -122,7 +123,7 @@ class _Products:
     def apply_in_pieces(
         self, x: Array, kernels: Sequence[Array], square_kernels: Sequence[Array]
     ) -> list[Array]:
-        """Return the products; rows, or bands of them, one piece after the other if they are many.
+        """Return the products; many rows are processed in pieces, or in bands of rows.
 
         Args:
             x: The signal.
@@ -150,7 +151,7 @@ class _Products:
             length = -(-x.shape[0] // pieces)
             pieces = -(-x.shape[0] // length)
             padded = _resize(x, 0, pieces * length).reshape(pieces, length, *x.shape[1:])
-            # What the gradient needs of a piece is cheaper to make again than to keep.
+            # Recomputing a piece for its gradient is cheaper than storing it.
             stacked = lax.map(jax.checkpoint(multiply, prevent_cse=False), padded)
             results = [y.reshape(-1, *y.shape[2:])[: x.shape[0]] for y in stacked]
         return results if bands is None else [bands.join(y, rows) for y in results]
@@ -165,7 +166,7 @@ class _Products:
         return [*results, *(multiply(squares, k) for k in square_kernels)]
 
     def prepare(self, x: Array) -> Any:
-        """Return the product to be used, and what it takes of the signal."""
+        """Return the function for the product, and the operands that it takes from the signal."""
         if self.is_depthwise:
             ones, strides, dilations = ((1, *v, 1) for v in (
                 self.sizes, self.strides, self.dilations))  # fmt: skip
@@ -177,7 +178,7 @@ class _Products:
         return self.multiply_groups, [self.patches(jnp.moveaxis(split, -2, 0))]
 
     def patches(self, x: Array) -> Array:
-        """Write what a kernel sees side by side, one axis after the other, the last one first.
+        """Place the elements that a kernel sees side by side, axis by axis, starting with the last.
 
         Args:
             x: Signal of shape (…, *places, channels).
@@ -243,7 +244,7 @@ def _resize(x: Array, axis: int, length: int) -> Array:
 
 
 class _Bands(NamedTuple):
-    """How rows with more patches than memory is to be used for are cut along an axis."""
+    """The division along an axis of rows whose patches exceed the memory limit."""
 
     axis: int
     number: int
@@ -260,7 +261,7 @@ class _Bands(NamedTuple):
         axis = max(range(len(counts)), key=lambda a: counts[a])
         stride = products.strides[axis]
         span = (products.sizes[axis] - 1) * products.dilations[axis] + 1
-        # What a band reads of the next one must be within that one.
+        # A band must not read beyond the next one.
         length = max(counts[axis] * limit // max(1, elements), -(-span // stride))
         number = -(-counts[axis] // length)
         if number <= 1:
@@ -268,7 +269,7 @@ class _Bands(NamedTuple):
         return cls(axis + 1, number, counts[axis], length, stride, span)
 
     def cut(self, x: Array) -> Array:
-        """Make a row of every band, with what it reads of the next one."""
+        """Turn every band into a row, including the elements that it reads of the next one."""
         step = self.length * self.stride
         x = _resize(x, self.axis, (self.number + 1) * step)
         shape = (*x.shape[: self.axis], self.number + 1, step, *x.shape[self.axis + 1 :])
@@ -282,7 +283,7 @@ class _Bands(NamedTuple):
         return bands.reshape(-1, *bands.shape[2:])
 
     def join(self, y: Array, rows: int) -> Array:
-        """Put the results of the bands together again."""
+        """Join the results of the bands."""
         split = y.reshape(rows, self.number, *y.shape[1:])
         apart = jnp.moveaxis(split, 1, self.axis)
         shape = (*apart.shape[: self.axis], -1, *apart.shape[self.axis + 2 :])

@@ -1,8 +1,8 @@
 """How equations are evaluated on the device at hand: the primitive, or a form that is faster.
 
 A compiled loop on a CPU is where training spends its time, and where XLA's convolutions and
-gradients of pooling are many times slower than products and slices that come to the same. On other
-devices the primitives are the fastest form.
+gradients of pooling are many times slower than equivalent products and slices. On other devices the
+primitives are the fastest form.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Primitives that are short for others: every walk reads the others in their place.
+"""Primitives that abbreviate others: every walk reads those others instead.
 
 Newer versions of JAX have primitives of their own for what older ones write with several. Written
 out here once, they need no rule in any walk.
@@ -67,7 +67,7 @@ EXPANSIONS: dict[str, Callable] = {
 
 
 def expand(eqn: Any) -> tuple[Any, list] | None:
-    """Return the jaxpr, and its constants, that a primitive is short for, or None."""
+    """Return the jaxpr, with its constants, that a primitive abbreviates, or None."""
     expansion = EXPANSIONS.get(eqn.primitive.name)
     if expansion is None:
         return None

@@ -1,4 +1,4 @@
-"""The one walk over a function's equations; its subclasses say what a value is."""
+"""The one walk over a function's equations; its subclasses define what a value is."""
 
 from __future__ import annotations
 

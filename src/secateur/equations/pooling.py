@@ -17,7 +17,7 @@ from jax import Array, lax
 
 from secateur.equations.window_views import WindowViews
 
-# Beyond this, a window has too many places to be written out.
+# Windows with more positions than this are not written out.
 _MOST_PLACES = 32
 
 
@@ -53,7 +53,7 @@ def reduce_windows(name: str, params: dict[str, Any], x: Array) -> Array | None:
     return _reduce(tuple(tuple(p) if isinstance(p, list) else p for p in geometry), x)
 
 
-@functools.partial(jax.jit, static_argnums=0)  # where it is called step by step
+@functools.partial(jax.jit, static_argnums=0)  # for calls outside of a compiled program
 def _reduce(geometry: tuple[Any, ...], x: Array) -> Array:
     name, sizes, strides, dilations, padding, base_dilation = geometry
     step, neutral = _STEPS[name]

@@ -1,4 +1,4 @@
-"""The one table of JAX's primitives: the kind of each, and what else walks have to know of them.
+"""The one table of JAX's primitives: the kind of each, and what else walks need to know about it.
 
 No other module names primitives in lists. The names are those in a jaxpr; some changed between
 versions of JAX, and all names of one primitive are in the table. Every walk over equations says,
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 
 class Kind(StrEnum):
-    """What a primitive does, as far as walks treat it alike."""
+    """What a primitive does; walks treat all primitives of a kind alike."""
 
     CALL = "call that only wraps"
     CONTROL_FLOW = "control flow"

@@ -32,7 +32,7 @@ _SCATTERS: dict[str, Callable] = {
 
 
 def is_half(dtype: Any) -> bool:
-    """Whether a dtype is of floating numbers with less precision than float32."""
+    """Whether a dtype is a floating-point type with less precision than float32."""
     return bool(jnp.issubdtype(dtype, jnp.floating)) and jnp.finfo(dtype).bits < 32
 
 

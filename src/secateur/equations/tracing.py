@@ -1,4 +1,4 @@
-"""A function as one flat list of equations, with the wrappers around them taken off."""
+"""A function as one flat list of equations, without the wrappers around them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Slot:
         shape: Shape of the value.
         dtype: Data type of the value.
         tracked: Whether the walk may know more about it than a plain number.
-        uniform: The one number in every element, where that is known while tracing.
+        uniform: The number that all elements are equal to, if known while tracing.
     """
 
     __slots__ = ("dtype", "shape", "tracked", "uniform")
@@ -53,7 +53,7 @@ class Equation:
         inputs: Operands.
         outputs: Results.
         smooth: Whether its kinks cancel in the function that it is part of.
-        where: User's line behind it.
+        where: Line of user code behind it.
     """
 
     index: int
@@ -157,7 +157,7 @@ def _inline(
 
     for eqn in jaxpr.eqns:
         operands = tuple(read(a) for a in eqn.invars)
-        # Inside JAX's own functions an equation knows no line of the user's; the call does.
+        # Equations inside JAX's own functions have no line of user code; the call has.
         line = compat.source_line(eqn) or where
         tracked = any(isinstance(a, Slot) and a.tracked for a in operands)
         inner = (wrapped_jaxpr(eqn) or expand(eqn)) if tracked else None

@@ -182,7 +182,7 @@ def _check_rows(trained: Trained, inputs: Any, targets: Any) -> None:
     if rows.ndim < 2 or not len(rows):
         raise ExportError(f"inputs have the shape {rows.shape}. Give rows of inputs, rows first.")
     if not np.all(np.isfinite(rows)):
-        raise ExportError("inputs hold numbers that are not finite. Leave such rows out.")
+        raise ExportError("inputs contain numbers that are not finite. Leave such rows out.")
     columns = None if scale is None else np.size(scale.shift)
     if isinstance(network, Dense | Gru):
         columns = network.inputs

@@ -197,7 +197,7 @@ class Lowering:
             return self.add_like("select_n", [x, zero, one], node)
         raise ExportError(
             f"a conversion from {x.dtype} to {after} cannot be exported ({node.where}). "
-            "Supported: floating numbers, and comparisons as numbers."
+            "Supported: conversions between floating-point types, and of comparisons to numbers."
         )
 
     def _dot_general(self, node: Equation, operands: list[Atom]) -> Atom:

@@ -86,7 +86,7 @@ def make_model_graph(
     """
     f = trained.model.f
     if isinstance(f, ImportedFunction) and any(v.dtype in _WHOLE for v in f.inputs):
-        raise ExportError("networks that take whole numbers as inputs cannot be written in C.")
+        raise ExportError("networks that take integers as inputs cannot be written in C.")
     shape = find_row_shape(trained, inputs)
     rows = draw_rows(trained, shape) if inputs is None else np.asarray(inputs, np.float32)
     if mean == "predictive":

@@ -132,7 +132,7 @@ class Difference:
         of = "" if self.output is None else f" of {self.output}"
         classes = ""
         if self.changed_classes is not None:
-            classes = f"; another class in {self.changed_classes} rows"
+            classes = f"; a different class in {self.changed_classes} rows"
         kind = "drawn at random" if self.is_drawn else "of data"
         return (
             f"Difference of {what}{of} from Trained.predict on {self.rows} rows {kind}: at most "
@@ -201,8 +201,8 @@ class Sheet:
     def _numbers(self) -> Iterator[tuple[str, float | None, str]]:
         size, arithmetic, accuracy = self.size, self.arithmetic, self.accuracy
         yield "parameters of the trained network", size.parameters, ","
-        yield "weights that are left", size.weights, ","
-        yield "factors that are stored", size.stored, ","
+        yield "remaining weights", size.weights, ","
+        yield "stored factors", size.stored, ","
         yield "flash, bytes", size.flash_bytes, ","
         yield "RAM, bytes", size.ram_bytes, ","
         yield "of which state, kept by the caller", size.state_bytes, ","
@@ -210,15 +210,15 @@ class Sheet:
         yield "file, bytes", size.file_bytes, ","
         yield "multiply-adds per inference", arithmetic.multiply_adds, ","
         yield "instructions per inference", arithmetic.instructions, ","
-        yield "largest rounding on the device", accuracy.largest_rounding, ".2g"
+        yield "largest rounding error on the device", accuracy.largest_rounding, ".2g"
         for difference in accuracy.from_predict:
-            of = "" if difference.output is None else f" of {difference.output}"
+            of = "" if difference.output is None else f" ({difference.output})"
             yield f"difference from predict{of}, largest", difference.largest, ".2g"
             yield "  root mean square", difference.rms, ".2g"
-            yield "  rows with another class", difference.changed_classes, ","
+            yield "  rows with a different class", difference.changed_classes, ","
             yield "  on rows", difference.rows, ","
         for what, name, form in (
-            ("free energy on the rows given, nats", "free_energy", ".2f"),
+            ("free energy of the given rows, nats", "free_energy", ".2f"),
             ("log-density per row, nats", "log_density", ".4f"),
             ("correct classes", "correct", ".2%"),
         ):

@@ -28,7 +28,7 @@ from secateur.training.scaling import Affine, Scaling
 
 
 class FileError(ValueError):
-    """A model file that is damaged, of another kind or version, or that needs further arguments."""
+    """A model file is damaged, of another kind or version, or needs further arguments."""
 
 
 NETWORKS = (Dense, Gru, ImportedFunction)

@@ -36,7 +36,7 @@ _PLAIN = (
 
 
 def save(trained: Trained, path: str | os.PathLike, *, extra: Any = None) -> None:
-    """Write a trained model to a file that `load` reads back to the bit.
+    """Write a trained model to a file, from which `load` restores it bit for bit.
 
     The format is safetensors, with one JSON string as metadata. A pruned weight takes one bit. The
     file is written atomically.
@@ -113,7 +113,7 @@ def load(
         classes: Your own likelihood or prior classes, if the model uses any.
 
     Returns:
-        A `Trained` whose predictions equal those of the saved model to the bit. Its history is
+        A `Trained` whose predictions are bit-identical to those of the saved model. Its history is
         empty.
 
     Raises:
@@ -345,6 +345,6 @@ def _check_json(extra: Any) -> None:
         raise TypeError(f"save: extra is not a JSON value ({error}).") from error
     if not same:
         raise TypeError(
-            "save: extra would come back changed. Give JSON values: None, numbers, strings, "
+            "save: extra would be changed by saving. Give JSON values: None, numbers, strings, "
             "lists and dicts with strings as keys (tuples become lists, so give lists)."
         )

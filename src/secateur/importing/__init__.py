@@ -1,4 +1,4 @@
-"""A trained network from elsewhere: ONNX files and PyTorch modules."""
+"""Trained networks from ONNX files and PyTorch modules."""
 
 from secateur.importing.imported_function import ImportedFunction
 from secateur.importing.onnx_graph import OnnxError

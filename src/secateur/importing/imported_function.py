@@ -22,7 +22,7 @@ _TAKE_DIRECTIONS = {
     "Transpose", "Reshape", "Squeeze", "Split", "Slice", "Gather", "Concat", "Shape", "Identity",
     "secateur.GRU", "secateur.LSTM", "secateur.RNN", "GRU", "LSTM", "RNN",
 }  # fmt: skip
-# What a network of classes ends with, which the likelihoods do themselves.
+# The last step of a network for classes, which the likelihoods include themselves.
 _LAST_STEPS = {"Softmax": "probabilities", "Sigmoid": "probability"}
 
 
@@ -34,9 +34,9 @@ class ImportedFunction:
     result is an array; with several a dict by name.
 
     Attributes:
-        graph: The operators. Its arrays are what is certain: shapes, tables, masks.
+        graph: The operators. Its arrays are constants: shapes, tables, masks.
         weights: Names of the parameters.
-        neutral: What weights of the file that were folded into others are worth by now, by name.
+        neutral: Neutral values of weights of the file that were folded into others, by name.
         last_step: The operator that was taken off the end by `without_last_step`, or None.
         outputs: Outputs of the file that belong to the graph's outputs, in order.
         origin: Size of the file in bytes.
@@ -72,9 +72,9 @@ class ImportedFunction:
         return tuple(int(n) for n in shape[1:])  # type: ignore[arg-type]
 
     def finish(self, result: Any) -> Any:
-        """Return what the file's output is for a result of this function.
+        """Return the output of the file that corresponds to a result of this function.
 
-        That is the result itself, or, after `without_last_step`, what the last step makes of it.
+        It is the result itself or, after `without_last_step`, the result after the last step.
         """
         if self.last_step is None:
             return result

@@ -1,4 +1,4 @@
-"""From the bytes of an ONNX file to a graph: nothing of a file is trusted, nothing is executed."""
+"""Conversion of an ONNX file to a graph; the file is not trusted, and nothing in it is executed."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class OnnxNode:
     Attributes:
         kind: Name of the operator, with its domain in front if that is not ONNX's own.
         inputs: Names of its operands; "" for one that is left out.
-        outputs: Names of its results; "" for one that nobody reads.
+        outputs: Names of its results; "" for one that is not read.
         attributes: Numbers, texts, lists of these, arrays and graphs by name.
         version: Version of the operator set.
         name: Name of the node in the file.
@@ -63,7 +63,7 @@ class OnnxNode:
 
 @dataclass(eq=False)
 class OnnxGraph:
-    """Operators in order, and what they begin with and end with.
+    """Operators in order, with the inputs and outputs of the graph.
 
     Attributes:
         nodes: Operators, each after those whose results it reads.
@@ -112,5 +112,5 @@ class OnnxGraph:
         return readers
 
     def makers(self) -> dict[str, OnnxNode]:
-        """Return the node that makes each name."""
+        """Return the node that computes each name."""
         return {name: node for node in self.nodes for name in node.outputs if name}

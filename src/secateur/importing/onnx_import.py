@@ -28,9 +28,9 @@ def from_onnx(
 ) -> tuple[ImportedFunction, dict[str, np.ndarray]]:
     """Read a trained network from an ONNX file, as a pure JAX function and its parameters.
 
-    Shapes and whole numbers are computed while JAX traces the function, everything else by JAX, so
-    that the function can be jitted, differentiated, propagated, pruned, compacted and exported like
-    one written by hand. The parameters have the file's own names. The gates of GRU and LSTM are
+    Shapes and integers are computed while JAX traces the function, everything else by JAX, so that
+    the function can be jitted, differentiated, propagated, pruned, compacted and exported like one
+    written by hand. The parameters have the file's own names. The gates of GRU and LSTM are
     separate parameters (`NAME/update`, …). Weights that are stored in 8 bits become floating-point
     numbers, and BatchNormalization is folded into the layer before it. Arrays that are not weights
     (shapes, tables, masks) are part of the function.

@@ -1,8 +1,8 @@
-"""What a graph computes from shapes, where it is the same for any number of rows.
+"""Values that a graph computes from shapes, if they are the same for any number of rows.
 
-PyTorch's exporter asks an array for its shape even where the length is fixed, and takes the gates
-of a recurrent layer apart with such numbers. The graph is traced for two choices of all lengths
-that are not known; what is a number in both traces, and the same number, is a constant.
+PyTorch's exporter reads the shape of an array even where the length is fixed, and uses it to split
+the gates of a recurrent layer. The graph is traced for two choices of all unknown lengths; a number
+that is the same in both traces is a constant.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LENGTHS = ((7, 11, 13, 17), (19, 23, 29, 31))
 
 
 def fold_shapes(graph: OnnxGraph) -> Sources:
-    """Compute what depends on the file alone and on lengths that are fixed.
+    """Evaluate everything that depends on the file alone and on fixed lengths.
 
     Returns:
         For every array of floating-point numbers the arrays of the file that it is made of.

@@ -1,4 +1,4 @@
-"""Training that starts from a trained network: what is believed of it before any data."""
+"""Training that starts from a trained network: its model, priors and targets."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def make_model(
         params: Weights from `from_onnx`.
         data: Inputs, and targets or the network's own outputs (see `compute_targets`).
         task: "classification" or "regression". Defaults to classification if the network ends with
-            a softmax or sigmoid, or if the targets are whole numbers.
+            a softmax or sigmoid, or if the targets are integers.
         inference: As in `BayesianModel`.
     """
     x, y = data
@@ -101,7 +101,7 @@ def _first_rows(x: Any, count: int) -> Any:
 
 
 def compute_targets(f: ImportedFunction, params: dict[str, Any], x: Any) -> np.ndarray:
-    """Return the network's own outputs for all rows, as targets if there are no others.
+    """Return the network's own outputs for all rows, to be used as targets if there are none.
 
     Args:
         f: Function from `from_onnx`.
@@ -122,10 +122,10 @@ def compute_targets(f: ImportedFunction, params: dict[str, Any], x: Any) -> np.n
 
 
 def as_trained(model: BayesianModel, *, key: Array | None = None) -> Trained:
-    """Return a network as it came, as a trained model that nothing was fitted to.
+    """Return the original network as a trained model, without fitting it.
 
-    Its predictions at the means are those of the network; its free energy is not known (nan). It
-    can be exported and saved.
+    Its predictions at the means are those of the network; its free energy is unknown (nan). It can
+    be exported and saved.
 
     Args:
         model: The model, whose params are the network's weights.
@@ -157,7 +157,7 @@ def as_trained(model: BayesianModel, *, key: Array | None = None) -> Trained:
         parts=unknown,
         standard_error=0.0,
         epochs=0,
-        stop_reason="it was not trained here",
+        stop_reason="the original network was not trained by secateur",
         training=Training(recipe),
         key=jax.random.key(0) if key is None else key,
         weights_before=sum(int(np.size(q.mean)) for q in jax.tree.leaves(
@@ -182,7 +182,7 @@ class SoftLabels(CategoricalLikelihood):
 
         −accuracy = −Σ_n Σ_c p_nc E[ln softmax(f_n)_c]
 
-    Targets have the shape of the predictions. What a model predicts is a class, as under
+    Targets have the shape of the predictions. The model predicts a class, as with
     `CategoricalLikelihood`.
 
     Example:

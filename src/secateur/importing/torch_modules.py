@@ -89,8 +89,8 @@ def _import_torch() -> Any:
         return import_module("torch")
     except ImportError as error:
         raise ImportError(
-            "PyTorch modules need the package torch, which is not installed. Install it as "
-            "pytorch.org says (its build for CPUs is the smallest)"
+            "PyTorch modules need the package torch, which is not installed. See pytorch.org for "
+            "how to install it (the CPU build is the smallest)"
         ) from error
 
 
@@ -134,13 +134,13 @@ def to_torch(trained: Any, module: Any) -> Any:
     missing = used - set(result.state_dict())
     if missing:
         raise ValueError(
-            f"to_torch: the module has no {sorted(missing)[0]}. Give the one that was imported."
+            f"to_torch: the module has no {sorted(missing)[0]}. Give the module that was imported."
         )
     return result
 
 
 def _kept_of_neutral(imported: ImportedFunction, means: dict[str, Any]) -> dict[str, int]:
-    """Return the length that folded arrays of a normalisation have by now, by prefix."""
+    """Return the current length of folded arrays of a normalisation, by prefix."""
     lengths = {}
     for name in imported.neutral:
         stem = name.rpartition(".")[0]

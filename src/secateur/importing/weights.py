@@ -32,11 +32,11 @@ Sources = dict[str, tuple[str, ...]]
 
 
 def fold_constants(graph: OnnxGraph, sources: Sources | None = None) -> Sources:
-    """Compute what depends on the file alone, such as weights that are stored in 8 bits.
+    """Evaluate everything that depends on the file alone, such as weights stored in 8 bits.
 
     Args:
         graph: The graph.
-        sources: What is known already of what arrays are made of.
+        sources: Known sources of arrays.
 
     Returns:
         For every array of floating-point numbers the arrays of the file that it is made of.
@@ -68,7 +68,7 @@ def _is_data(array: np.ndarray) -> bool:
 
 
 def _is_ahead(node: OnnxNode, operands: list[Any]) -> bool:
-    """Whether a node is computed once and for all.
+    """Whether a node is computed ahead of time.
 
     A transposed weight stays what it is in the file; the function transposes it.
     """
@@ -83,7 +83,7 @@ def _is_ahead(node: OnnxNode, operands: list[Any]) -> bool:
 
 
 def _keep_name(graph: OnnxGraph, node: OnnxNode) -> None:
-    """Let the result of a change of form have its operand's name, if nobody else reads that."""
+    """Give the result of a change of form the name of its operand, if nothing else reads that."""
     old, new = (node.inputs or ("",))[0], node.outputs[0]
     if node.kind not in _SAME_WEIGHTS or graph.arrays[new].dtype.kind != "f":
         return
@@ -108,8 +108,8 @@ def fold_normalisation(graph: OnnxGraph) -> dict[str, np.ndarray]:
     """Fold BatchNormalization into the layer before it, where nothing else reads that.
 
     Returns:
-        For the arrays that are folded into others, what they would have to be beside the new
-        weights, so that the network with all its layers computes the same.
+        For arrays that are folded into others, the values with which the original layers compute
+        the same as before, given the new weights.
     """
     neutral: dict[str, np.ndarray] = {}
     for node in list(graph.nodes):
@@ -189,7 +189,7 @@ def _bias_of(graph: OnnxGraph, layer: OnnxNode, add: OnnxNode | None) -> str | N
 
 
 def _bypass(graph: OnnxGraph, node: OnnxNode, before: OnnxNode) -> None:
-    """Take a node out: the one before it makes its result."""
+    """Remove a node: the one before it computes its result."""
     before.outputs = (node.outputs[0], *before.outputs[1:])
     graph.nodes.remove(node)
 
@@ -198,7 +198,7 @@ def _bypass(graph: OnnxGraph, node: OnnxNode, before: OnnxNode) -> None:
 
 
 def separate_gates(graph: OnnxGraph, sources: Sources) -> None:
-    """Take the stacked weights of recurrent layers apart, as an array for each gate.
+    """Split the stacked weights of recurrent layers into an array for each gate.
 
     Args:
         graph: The graph.

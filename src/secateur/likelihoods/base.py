@@ -230,8 +230,8 @@ def split(prediction: Prediction) -> tuple[Array, Array | None]:
         value, variance = jnp.asarray(prediction), None
     if not jnp.issubdtype(value.dtype, jnp.floating):
         raise TypeError(
-            f"the prediction has dtype {value.dtype}. Supported: floating numbers. Is the model "
-            "returning labels instead of its raw outputs?"
+            f"the prediction has dtype {value.dtype}. Supported: floating-point types. Is the "
+            "model returning labels instead of its raw outputs?"
         )
     return value, variance
 
@@ -304,7 +304,7 @@ def invert_cdf(
 def invert_step_cdf(
     cdf: Callable[[np.ndarray], np.ndarray], probability: float, low: Any, high: Any
 ) -> np.ndarray:
-    """Return the least whole numbers at which an increasing function reaches a probability.
+    """Return the smallest integers at which an increasing function reaches a probability.
 
     Args:
         cdf: Elementwise function.

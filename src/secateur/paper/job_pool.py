@@ -93,7 +93,7 @@ def _watch(futures: dict[Future, Job], lines: Any, display: _Display) -> None:
 
 
 def _list_cores() -> list[int]:
-    """Return the cores that this process may use; empty if the system does not tell."""
+    """Return the cores that this process may use; empty if the system does not report them."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 

@@ -201,5 +201,5 @@ PUBLISHED_RESULTS: dict[str, dict[str, PublishedResult]] = {
 
 
 def describe_recipe(recipe: Recipe) -> dict[str, Any]:
-    """Return the settings of a recipe as they read in a JSON file."""
+    """Return the settings of a recipe as they appear in a JSON file."""
     return json.loads(json.dumps(asdict(recipe)))

@@ -41,7 +41,7 @@ REASONS = {
     "likelihood (ln 2π and E[ln γ]) twice",
     RECURRENT: "in recurrent networks the authors' local reparametrisation scales its noise by "
     "variances instead of deviations and leaves out the reset gate, and their variance "
-    "backpropagation mixes up the gates' variances",
+    "backpropagation confuses the variances of the gates",
 }
 # Rough costs, to run the longest first.
 _COST = {"sine": 9, "naval": 2, "powerplant": 2, "kin8nm": 2, "concrete": 1}
@@ -161,7 +161,7 @@ def to_markdown(rows: Sequence[Table1Row], note: str) -> str:
         note,
         "",
         f"Free energies in nats on the whole data set, lower is better; medians of {seeds} seed"
-        f"{'s' if seeds > 1 else ''}; % is the share of the weights removed. 'One cut' is "
+        f"{'s' if seeds > 1 else ''}; % is the percentage of the weights removed. 'One cut' is "
         "before any training.",
     ]
     for mark, reason in REASONS.items():
@@ -169,7 +169,7 @@ def to_markdown(rows: Sequence[Table1Row], note: str) -> str:
             shown = mark.replace("*", r"\*")
             notes += ["", f"{shown} Not comparable: {reason}. These are not free energies."]
     if any(r.dataset in SIGNALS and r.inference == "moments" for r in rows):
-        notes += ["", 'For the signals, "moments" counts the steps of the GRU as independent.']
+        notes += ["", 'For the signals, "moments" treats the steps of the GRU as independent.']
     return "\n".join([*table, "", *notes, ""])
 
 

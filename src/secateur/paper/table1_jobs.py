@@ -51,7 +51,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Return a name that is valid as a file name."""
+        """Return a name that is a valid file name."""
         quick = f"-{self.epochs}-epochs" if self.epochs else ""
         first, last = self.seeds[0], self.seeds[-1]
         seeds = f"seed-{first}" if first == last else f"seeds-{first}-{last}"

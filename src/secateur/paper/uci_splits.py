@@ -58,8 +58,8 @@ def reproduce_uci(
         out: Folder for the results.
         sets: Names of UCI sets. Defaults to all eight.
         splits: Number of splits, from the first of the 20.
-        restarts: Number of initialisations for each split. Both the one of lowest free energy and
-            the average of all of them are evaluated.
+        restarts: Number of initialisations for each split. Both the one with the lowest free energy
+            and the average of all are evaluated.
         epochs: Maximum number of epochs of each training. Defaults to the recipe's.
         seed: Seed of everything random except the splits.
         data_dir: Folder with the data; see `secateur.datasets.load`.
@@ -144,7 +144,7 @@ def run_splits(
     seed: int,
     progress: bool,
 ) -> list[dict[str, Any]]:
-    """Train, prune and evaluate all splits; for each, keep the model of lowest free energy.
+    """Train, prune and evaluate all splits; for each, keep the model with the lowest free energy.
 
     The free energy after pruning does not depend on the test rows. All recipes are tried on the
     first splits, and the best one is used on the others.

@@ -1,4 +1,4 @@
-"""What is kept of covariance: with other values, and between positions of one value.
+"""The covariances that are tracked: with other values, and between positions of one value.
 
 *Loads* are the first-order dependence of a value on sources of noise that it shares with other
 values. All loads of one value are in one array with an axis for the sources in front: a recurrent
@@ -26,8 +26,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 Key = Hashable
-# A value depends on this many sources at most. A source that is met in ever new layouts (slices of
-# slices, step after step) would otherwise count once per layout, and their number grows with 2ⁿ.
+# A value depends on this many sources at most. A source that occurs in ever new layouts (slices of
+# slices, step after step) would otherwise count once per layout, and their number grows as 2ⁿ.
 MOST_SOURCES = 32
 
 
@@ -60,20 +60,20 @@ class Loads:
     def mapped(
         self, change: Callable[[Array], Array], keys: tuple[Key, ...] | None = None
     ) -> Loads:
-        """The same change to the array of all sources, which may have new names."""
+        """Apply a function to the array of all sources, which may get new names."""
         if self.stack is None:
             return self
         return Loads(self.keys if keys is None else keys, change(self.stack))
 
     def moved(self, name: Key, move: Callable[[Array], Array]) -> Loads:
-        """After a rearrangement: the same on each source's loads, and noted in its name.
+        """Apply a rearrangement to the loads of each source, and record it in the source's name.
 
         Two values keep their covariance if both were rearranged in the same way.
         """
         return self.mapped(jax.vmap(move), tuple((key, name) for key in self.keys))
 
     def nearest(self, most: int = MOST_SOURCES) -> Loads:
-        """The same, without the sources that were rearranged most often if there are too many."""
+        """Drop the sources that were rearranged most often, if there are too many."""
         if len(self.keys) <= most:
             return self
         by_layouts = sorted(range(len(self.keys)), key=lambda i: count_layouts(self.keys[i]))
@@ -81,11 +81,11 @@ class Loads:
         return Loads(keys, self.rows(keys))
 
     def explained(self) -> Array | float:
-        """The variance that comes from these sources."""
+        """The variance due to these sources."""
         return 0.0 if self.stack is None else jnp.sum(self.stack * self.stack, axis=0)
 
     def rows(self, keys: Sequence[Key], like: Array | None = None) -> Array:
-        """The array of those sources, in that order; zeros ``like`` this for any it has not."""
+        """Return the loads on given sources, in that order; zeros ``like`` this for absent ones."""
         if tuple(keys) == self.keys and self.stack is not None:
             return self.stack
         place = {key: i for i, key in enumerate(self.keys)}
@@ -107,7 +107,7 @@ NO_LOADS = Loads()
 
 
 def count_layouts(key: Key) -> int:
-    """How often the value that a source is named after was rearranged."""
+    """Return how often the value that a source is named after was rearranged."""
     count = 0
     while isinstance(key, tuple) and len(key) == 2 and isinstance(key[1], tuple):
         key, count = key[0], count + 1
@@ -115,7 +115,7 @@ def count_layouts(key: Key) -> int:
 
 
 def compute_covariance(x: Loads, y: Loads) -> Array | None:
-    """Σ_k x_k·y_k over the sources both have; None where they share none."""
+    """Return Σ_k x_k·y_k over the common sources; None if there are none."""
     shared = [key for key in x.keys if key in set(y.keys)]
     if not shared:
         return None
@@ -135,7 +135,7 @@ def combine_loads(x: Loads, y: Loads, x_scale: Array | float, y_scale: Array | f
 
 
 def merge_equal_sources(keys: Sequence[Key], stack: Array) -> tuple[Loads, Array | None]:
-    """Loads under names of which some may be equal, and what that adds to the variance."""
+    """Merge loads on sources with equal names; also return the change of the variance."""
     if len(set(keys)) == len(keys):
         return Loads(tuple(keys), stack), None
     before = jnp.sum(stack * stack, axis=0)
@@ -150,7 +150,7 @@ Neighbours = Callable[[Shift], Array]
 
 
 def shift_array(array: Array, shift: Shift) -> Array:
-    """The element δ places before, zero where there is none."""
+    """Shift an array so that each place holds the element δ places before, or zero."""
     for axis, places in shift.items():
         widths = [(0, 0, 0)] * array.ndim
         widths[axis] = (places, -places, 0)
@@ -161,7 +161,7 @@ def shift_array(array: Array, shift: Shift) -> Array:
 def spread_neighbours(
     neighbours: Neighbours | None, variance: Array, before: tuple[int, ...], after: tuple[int, ...]
 ) -> Neighbours:
-    """Of copies of a value along new or widened axes (a bias for every position)."""
+    """Neighbours of copies of a value along new or widened axes (a bias for every position)."""
     copied = {a for a, n in enumerate(after) if n > 1 and (not before or before[a] != n)}
 
     def result(shift: Shift) -> Array:

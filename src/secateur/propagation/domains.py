@@ -1,4 +1,4 @@
-"""Whether a function of one value is defined wherever a Gaussian reaches."""
+"""Whether a function of one value is defined on the whole real line, as a Gaussian requires."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from secateur.equations import Interpreter, KnownValue, Program, primitives, uni
 
 Bounds = tuple[float, float]
 EVERYWHERE: Bounds = (-np.inf, np.inf)
-# Where each of these begins to be defined.
+# The lower end of the domain of each of these.
 _DEFINED_FROM = {"sqrt": 0.0, "rsqrt": 0.0, "log": 0.0, "log2": 0.0, "pow": 0.0, "log1p": -1.0}
 _RANGES: dict[str, Bounds] = {
     "exp": (0.0, np.inf), "exp2": (0.0, np.inf), "expm1": (-1.0, np.inf), "logistic": (0.0, 1.0),
@@ -74,7 +74,7 @@ class DomainSearch(Interpreter):
     """Bounds of every value of a program, from those of its inputs (interval arithmetic).
 
     Attributes:
-        is_total: Whether no operand may lie where its operation is not defined.
+        is_total: Whether every operand lies in the domain of its operation.
     """
 
     def __init__(self, program: Program) -> None:
@@ -94,7 +94,7 @@ class DomainSearch(Interpreter):
         return float(known.min()), float(known.max())
 
     def apply_default(self, equation: Any, operands: list[Bounds]) -> list[Bounds]:
-        """Return the bounds of a result, and note whether there may be none."""
+        """Return the bounds of a result, and record whether it may be undefined."""
         name = equation.name
         if name in _DEFINED_FROM and operands[0][0] < _DEFINED_FROM[name]:
             self.is_total = False
@@ -105,14 +105,14 @@ class DomainSearch(Interpreter):
 
 
 def is_total(program: Program, root: Bounds = EVERYWHERE) -> bool:
-    """Whether a program of one input is defined wherever its input may lie."""
+    """Whether a program of one input is defined for all values of the input."""
     search = DomainSearch(program)
     search.run([root])
     return search.is_total
 
 
 def within_domain(function: Callable[[Array], Array], inside: Array) -> Callable[[Array], Array]:
-    """Return a function that is what it is ``inside`` wherever it is not defined.
+    """Return a function that has its value at ``inside`` wherever it is not defined.
 
     Both its values and its derivatives are finite there: it is never evaluated outside.
     """

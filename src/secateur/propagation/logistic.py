@@ -10,8 +10,8 @@ so its expectation is closed, and so are those of its derivatives, which give ev
     ∂E[g]/∂m = E[g'],   ∂E[g]/∂v = ½ E[g'']             (Price)
 
 Where that difference cancels, the moments are a Taylor series in v (small v), or a sum of
-log-normals (far in the tail, σ = eˣ − e²ˣ + …). Quadrature takes ten times as long, and is what
-float64 gets, where nine terms are not enough.
+log-normals (far in the tail, σ = eˣ − e²ˣ + …). Quadrature takes ten times as long; it is used in
+float64, for which nine terms are not enough.
 
 Scales and shares were found by least squares on the relative error of σ and σ' on [−24, 0].
 """
@@ -68,12 +68,12 @@ def _from_derivatives(value: Array, first: Array, second: Array, third: Array) -
 
 
 def _made_once(*arrays: Array) -> Any:
-    """Not to be worked out again for everything that is made of them (twice as fast)."""
+    """Prevent recomputation in everything that depends on them (twice as fast)."""
     return jax.lax.optimization_barrier(arrays)
 
 
 def _mixture(m: Array, v: Array) -> tuple[Array, Array, Array, Array]:
-    """E[σ] and of its first three derivatives, for m ≤ 0."""
+    """E[σ] and the expectations of its first three derivatives, for m ≤ 0."""
     column = (-1,) + (1,) * m.ndim
     scales = jnp.asarray(LOGISTIC_SCALES, m.dtype).reshape(column)
     steep = scales * jax.lax.rsqrt(1 + scales * scales * v[None])
@@ -100,7 +100,7 @@ def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
 def _taylor(e: Array, h: Array, v: Array) -> _Expectations:
     """To third order in v, by the derivatives of σ at m: σ' times polynomials in h = tanh(m/2).
 
-    Given are e = e^m, which is precise far from 0, and h, which is so near 0.
+    The arguments are e = e^m, which is precise far from 0, and h, which is precise near 0.
     """
     r = 1 / (1 + e)
     f1 = e * r * r
@@ -131,7 +131,8 @@ def _taylor(e: Array, h: Array, v: Array) -> _Expectations:
 def _tail(p1: Array, w: Array) -> _Expectations:
     """σ = eˣ − e²ˣ + e³ˣ, in p_k = E[e^{kx}] and w = e^v: p_2 = p_1² w, p_3 = p_1³ w³.
 
-    Cov(e^{jx}, e^{kx}) = p_j p_k (w^{jk} − 1), which goes with e^{(j+k)m} and e^{(j²+k²)v/2}.
+    Cov(e^{jx}, e^{kx}) = p_j p_k (w^{jk} − 1), which is proportional to e^{(j+k)m} and
+    e^{(j²+k²)v/2}.
     """
     p2 = p1 * p1 * w
     p3 = p1 * p2 * w * w
@@ -148,19 +149,19 @@ def _tail(p1: Array, w: Array) -> _Expectations:
 
 
 def _expectations(mean: Array, variance: Array) -> _Expectations:
-    """All for arrays of two rows, one after the other.
+    """All expectations for arrays of two rows, one after the other.
 
-    XLA does not fuse across the bounds of a loop. Left to itself it fuses all of this into each
-    kernel that uses a result, and works it out again there: training a GRU was four times slower.
+    XLA does not fuse across the boundaries of a loop. Otherwise it would fuse all of this into each
+    kernel that uses a result and recompute it there: training a GRU was four times slower.
     """
     return jax.lax.map(lambda row: _at_once(*row), (mean, variance))
 
 
 def _at_once(mean: Array, variance: Array) -> _Expectations:
-    """σ(−x) = 1 − σ(x): all is worked out for means below 0, and turned back."""
+    """σ(−x) = 1 − σ(x): everything is computed for means below 0, and reflected if necessary."""
     m = -jnp.abs(mean)
     small, far = variance < _SMALL_VARIANCE, m + 4 * variance < _TAIL_FROM
-    # Only where it is used, so that nothing overflows elsewhere.
+    # Only where it is used, to avoid overflow elsewhere.
     tail_m, tail_v = jnp.where(far, m, _TAIL_FROM), jnp.where(far, variance, 0)
     # (w⁹ must not overflow; with so much variance, p_1 is below 1e-15.)
     e, h, p1, w = _made_once(
@@ -172,7 +173,7 @@ def _at_once(mean: Array, variance: Array) -> _Expectations:
     by_mixture = _from_derivatives(*_mixture(m, variance))
     by_taylor = _taylor(e, h, jnp.where(small, variance, 0))
     in_tail = _tail(p1, w)
-    # A small variance comes first: there w − 1 would be rounded.
+    # Small variances take precedence: there, w − 1 would suffer from rounding.
     expected = _Expectations(
         *(
             jnp.where(small, s, jnp.where(far, t, x))
@@ -210,10 +211,10 @@ def _(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
 
 
 def _shaped(mean: Array, variance: Array) -> list[Array]:
-    """Of two long rows: the left and the right half of the last axis.
+    """Reshape to two long rows: the left and the right half of the last axis.
 
-    Kernels of XLA are twice as fast in one long axis as in several short ones, and the axes before
-    the last are those that several devices may share.
+    XLA's kernels are twice as fast along one long axis as along several short ones; the axes before
+    the last may be sharded over devices.
     """
     expected = _moments(_halves(mean), _halves(variance))
     *before, last = mean.shape or (1,)
@@ -234,6 +235,6 @@ def logistic_moments(mean: Array, variance: Array) -> tuple[Array, Array, Array]
 
 
 def tanh_moments(mean: Array, variance: Array) -> tuple[Array, Array, Array]:
-    """The same for tanh, which is 2 σ(2x) − 1."""
+    """The same moments for tanh, which is 2 σ(2x) − 1."""
     _, centred, spread, slope = _shaped(2 * mean, 4 * variance)
     return 2 * centred, 4 * spread, 4 * slope

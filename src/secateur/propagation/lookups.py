@@ -1,8 +1,8 @@
-"""Table look-ups whose place is computed from an uncertain value, as part of a function of it.
+"""Table look-ups at a place that is computed from an uncertain value, as functions of that value.
 
 A spline or an interpolated table rounds an uncertain value to an integer, or searches for it, and
-looks up numbers there. An integer has no Gaussian; but all of it is one function of one value, and
-is integrated as one.
+looks up numbers there. An integer has no Gaussian distribution, but the whole is a function of one
+value, and is integrated as such.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from secateur.equations.control_flow import Scan
 
 
 def is_place(slot: Atom) -> bool:
-    """Whether a value is of integers or truth values."""
+    """Whether a value consists of integers or booleans."""
     return isinstance(slot, Slot) and np.dtype(slot.dtype).kind in "iub"
 
 

@@ -1,4 +1,4 @@
-"""Where standard Normal noise comes from: a key, or numbers drawn beforehand."""
+"""Sources of standard Normal noise: a key, or numbers drawn in advance."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from secateur.propagation.random_numbers import draw_normal
 
 
 class FreshNoise:
-    """Noise drawn as it is needed; every draw folds a number of its own into the key.
+    """Noise that is drawn when needed; every draw folds a new number into the key.
 
     Args:
-        key: A JAX random key, or None for a model that is not supposed to draw.
-        who: What needs it, for the error message.
+        key: A JAX random key, or None for a model that should not draw.
+        who: Name of the user of the noise, for the error message.
     """
 
     def __init__(self, key: Array | None, who: str) -> None:
@@ -39,14 +39,15 @@ class FreshNoise:
 
 
 class DrawnNoise:
-    """Noise that was drawn before, used piece by piece; given to `forward` in place of a key.
+    """Noise that was drawn in advance, used piece by piece; passed to `forward` instead of a key.
 
     Drawing the noise of a whole epoch, or of all steps of a loop, at once is several times faster
     than in every step.
 
     Args:
         numbers: A vector of standard Normal numbers, at least `DrawnNoise.length(...)` of them.
-        key: A JAX random key, for those who want one: loops of unknown length, and very long ones.
+        key: A JAX random key, for consumers that need one: loops of unknown length, and very long
+            ones.
     """
 
     def __init__(self, numbers: Array, key: Array) -> None:
@@ -64,14 +65,14 @@ class DrawnNoise:
 
     @staticmethod
     def length(forward: Any, beliefs: Any, *args: Any) -> int:
-        """Return how many numbers `forward` takes from a tape."""
+        """Return how many numbers `forward` uses."""
         counter = NoiseCounter()
         jax.eval_shape(lambda b, a: forward(counter, b, *a), beliefs, args)
         return counter.count
 
 
 class NoiseCounter:
-    """Counts what is taken, for somebody who traces a function with it in place of a key."""
+    """Counts the numbers that are drawn when a function is traced with it instead of a key."""
 
     def __init__(self) -> None:
         self.count = 0

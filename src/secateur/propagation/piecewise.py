@@ -21,7 +21,7 @@ _DENSITY_AT_0 = float(1.0 / np.sqrt(2.0 * np.pi))
 
 @dataclass(frozen=True)
 class Pieces:
-    """Values (lines ``slope·x + offset``, or truth values) between sorted breaks."""
+    """Values (lines ``slope·x + offset``, or booleans) between sorted breaks."""
 
     breaks: tuple[float, ...]
     values: tuple
@@ -53,7 +53,7 @@ def _combine(function: Callable, *operands: Pieces, breaks: tuple[float, ...] = 
 
 
 def _crossings(x: Pieces, y: Pieces) -> tuple[float, ...]:
-    """Where two piecewise lines meet (with places outside their piece: harmless as breaks)."""
+    """Where two piecewise lines meet (even outside of their pieces: harmless for breaks)."""
     difference = _combine(lambda a, b: (a[0] - b[0], a[1] - b[1]), x, y)
     places = (-c / a for a, c in difference.values if a != 0.0)
     return tuple(x for x in places if np.isfinite(x))
@@ -160,7 +160,7 @@ def moments(pieces: Pieces, mean: Array, variance: Array) -> tuple[Array, Array,
 
         f(x) = f(m) + s (x − m) + Σ_k Δslope_k r_k ± Σ_k jump_k i_k
 
-    every term is small where it does not matter, so that nothing cancels: relu has a relative
+    every term is small where it is irrelevant, which avoids cancellation: relu has a relative
     precision of a few units in the last place from saturation to saturation.
     """
     # Spurious breaks (equal lines on both sides, no jump) come from how a function is written.
@@ -211,7 +211,7 @@ def moments(pieces: Pieces, mean: Array, variance: Array) -> tuple[Array, Array,
 
 
 def _certain_below(dtype: jnp.dtype) -> float:
-    """The variance below which a belief is taken as certain."""
+    """The variance below which a belief is treated as certain."""
     return 1e-60 if dtype == jnp.float64 else 1e-20
 
 
@@ -287,7 +287,7 @@ class _Bend(NamedTuple):
         return value + excess, self.variance * jnp.maximum(second, 0.0), tilt
 
     def derivatives(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """Of mean, variance and E[f'], by the mean and by the variance of x (Price's theorem).
+        """Derivatives of mean, variance and E[f'] by mean and variance of x (Price's theorem).
 
         ∂E[f]/∂m = E[f']             ∂E[f]/∂v = E[f'']/2
         ∂Var[f]/∂m = 2 Cov(f, f')    ∂Var[f]/∂v = E[f'²] + Cov(f, f'')

@@ -49,7 +49,7 @@ from secateur.propagation.univariate import (
 
 
 class UnsupportedOperation(NotImplementedError):
-    """An uncertain value met an operation that has no rule."""
+    """An uncertain value reached an operation that has no rule."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,10 @@ class Propagator(LoopPropagator):
         key: Noise for "local": a key, or a source of noise (see `secateur.propagation.noise`).
         ledger: Collects coverage rows, or None.
         recurrence: Inside a loop body under "moments", what the steps share.
-        portable: Whether the result is to be written in another language, so that equations stay
-            what they are. Otherwise convolutions and pooling have the form that is fastest here,
-            and σ and tanh have closed moments in float32, which are shaped for XLA (loops over
-            long vectors of all rows) and not the few plain operations of quadrature.
+        portable: Whether the result will be exported, so that equations keep their form. Otherwise
+            convolutions and pooling have the form that is fastest on this device, and σ and tanh
+            have closed moments in float32, which are shaped for XLA (loops over long vectors of all
+            rows) and not the few plain operations of quadrature.
     """
 
     policies = primitives.policies(
@@ -127,7 +127,7 @@ class Propagator(LoopPropagator):
         self.values[slot] = value
 
     def as_source(self, slot: Slot, value: Uncertain) -> Uncertain:
-        """Give what is not yet explained by other sources a name of its own."""
+        """Turn the variance that is not explained by other sources into a new source."""
         if value.steady:
             return value  # has its own persistent source already
         factor = factor_of(value)
@@ -138,7 +138,7 @@ class Propagator(LoopPropagator):
         return replace(value, loads=combine_loads(known, own, 1.0, 1.0))
 
     def end_unit(self, name: Any, value: Any) -> Any:
-        """Note within a loop what a unit's sum shares with that of the next step.
+        """Record, within a loop, what a unit's sum shares with that of the next step.
 
         Args:
             name: The place of the sum, or another name for it that is the same in all steps.
@@ -211,7 +211,7 @@ class Propagator(LoopPropagator):
         return self.affine(restrict_group(group, end, group.result))
 
     def affine(self, group: UnivariateGroup) -> Uncertain:
-        """a·x + b: exact. The scale is the function's derivative, whatever it is written with."""
+        """a·x + b: exact. The scale is the derivative of the function, however it is written."""
         x = self.values[group.root]
         if not group.equations:
             return x
@@ -227,7 +227,7 @@ class Propagator(LoopPropagator):
         return scale_factor(x, result, scale)
 
     def is_fixed(self, group: UnivariateGroup) -> bool:
-        """Whether a group has no operand that may change from step to step of a loop."""
+        """Whether no operand of a group may change between the steps of a loop."""
         inside = {group.root, *(s for n in group.equations for s in n.outputs)}
         operands = [a for n in group.equations for a in n.inputs if a not in inside]
         return all(isinstance(a, KnownValue) or uniform_value(a) is not None for a in operands)
@@ -249,7 +249,7 @@ class Propagator(LoopPropagator):
         super().step(equation)
 
     def compare(self, equation: Equation) -> bool:
-        """Note a comparison, and whether nothing is left to be done: it waits for its use."""
+        """Record a comparison for later use; return whether it needs no evaluation now."""
         if equation.name not in primitives.OF_ITSELF:
             return False
         result, (x, y) = equation.outputs[0], equation.inputs
@@ -261,7 +261,7 @@ class Propagator(LoopPropagator):
         return both and self.how != "local" and equation.name in primitives.SIGNS
 
     def choose(self, equation: Equation) -> bool:
-        """Evaluate a choice by an uncertain comparison, if it is one."""
+        """Evaluate the equation if it is a choice by an uncertain comparison."""
         comparison = self.comparisons.get(equation.inputs[0])  # type: ignore[arg-type]
         if equation.name != "select_n" or comparison is None or self.how == "local":
             return False
@@ -372,7 +372,7 @@ class Propagator(LoopPropagator):
     # --- softmax ----------------------------------------------------------------------------------
 
     def is_shift(self, equation: Equation) -> bool:
-        """Whether a maximum is only the shift of a softmax, so that it may be taken at the mean."""
+        """Whether a maximum is only the shift of a softmax, which may be evaluated at the mean."""
         if not self.shares.is_shift(equation):
             return False
         origin = equation.inputs[-1] if len(equation.inputs) == 3 else equation.inputs[0]
@@ -385,7 +385,7 @@ class Propagator(LoopPropagator):
         """ln y of a positive y; exactly its argument where y is an exponential."""
         producer = self.shares.producers.get(atom)
         if producer is not None and producer.name == "exp":
-            # Without the shift, which is not a number where everything is masked.
+            # Without the shift, which is nan where everything is masked.
             exponent = producer.inputs[0]
             return self.value(self.shifted.get(exponent, exponent))
         y = self.value(atom)

@@ -1,8 +1,8 @@
 """Standard Normal numbers: those of `jax.random.normal`, bit by bit, in one pass over memory.
 
-On a CPU, JAX's generator goes over its numbers once for each of five groups of rounds, which for
-millions of numbers takes longer than everything else about them. Written out, XLA makes one loop of
-generator and inverse error function.
+On a CPU, JAX's generator makes a pass over memory for each of five groups of rounds, which
+dominates for millions of numbers. Written out, XLA fuses generator and inverse error function into
+one loop.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from secateur.equations.execution import prefers_fast_forms
 # Of Threefry-2x32: rotations of even and odd groups of rounds, and the parity of its key schedule.
 _ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 _PARITY = np.uint32(0x1BD11BDA)
-# From here on, what is drawn exceeds a cache, and one pass is faster.
+# From this size, the numbers exceed a cache, and a single pass is faster.
 _MANY = 2**17
-# Numbers that are drawn at a time.
+# Number of values drawn at a time.
 _PIECE = 2**14
 
 
@@ -48,7 +48,7 @@ def _draw(shape: tuple[int, ...], key: Array) -> Array:
     def draw_piece(start: Array) -> Array:
         return _count_to_normal(first, second, start + lax.iota(jnp.uint32, _PIECE))
 
-    # A loop, because XLA would otherwise draw the same numbers anew wherever they are used.
+    # A loop, because XLA would otherwise draw the same numbers again wherever they are used.
     pieces = lax.map(draw_piece, jnp.arange(0, size, _PIECE, dtype=jnp.uint32))
     return pieces.reshape(-1)[:size].reshape(shape)
 

@@ -1,10 +1,10 @@
-"""What the steps of a scan share: the same weights act in all of them.
+"""What the steps of a scan share, because all of them use the same weights.
 
-A loop's weights are one draw, used again in each step, so a unit's error in one step is correlated
-with its error in the next. Counting the steps as independent underestimates the spread of a
-recurrent network by up to a factor two. What is kept here, to first order and unit by unit:
+A loop's weights are one draw, used in every step, so a unit's error in one step is correlated with
+its error in the next. Treating the steps as independent underestimates the spread of a recurrent
+network by up to a factor of two. These correlations are tracked, to first order and unit by unit:
 
-- inputs to the loop that were made with shared weights before it are correlated likewise;
+- inputs to the loop that were computed with shared weights are correlated in the same way;
 - each product of a signal s_t with steady weights makes the noise η_t = s̄_t·δW, whose correlation
   with that of the step before is known:  Cov(η_t, η_{t−1}) = (s̄_t ∘ s̄_{t−1})·Var[W];
 - the carry's dependence (load) on η_{t−1} is part of the loop's state.
@@ -57,11 +57,11 @@ def _as_previous(key: Key) -> Key:
 
 @dataclass
 class Recurrence:
-    """The state one step hands to the next, and the step's own notes.
+    """The state that one step passes to the next, and the records of the current step.
 
     Attributes:
         load_keys: For each carried value, the sources it may depend on.
-        products: Index of a product's equation → shapes of what a step remembers of it.
+        products: Index of a product's equation → shapes of what a step stores about it.
     """
 
     load_keys: list[tuple[Key, ...]]
@@ -91,7 +91,7 @@ class Recurrence:
         return loads, [tuple(map(zero, shapes)) for shapes in self.products.values()]
 
     def opened(self, state: tuple) -> Recurrence:
-        """This structure with a step's arrays in it."""
+        """This structure, filled with the arrays of a step."""
         loads, products = state
         return Recurrence(
             self.load_keys,
@@ -122,12 +122,12 @@ class Recurrence:
         return loads.nearest()
 
     def closed(self, carried: Sequence[Any]) -> Recurrence:
-        """The structure that a step has made."""
+        """The structure after a step."""
         keys = [self._next_loads(v).keys for v in carried]
         return Recurrence(keys, {i: (_struct(s), _struct(d)) for i, (s, d) in self.after.items()})
 
     def merged(self, other: Recurrence, *, grow: bool) -> Recurrence:
-        if not grow:  # a layout that changes in every step never settles: leave those sources out
+        if not grow:  # a layout that changes in every step never settles: drop those sources
             return Recurrence(self.load_keys, {**self.products})
         keys = [
             tuple(dict.fromkeys((*a, *b)))
@@ -198,7 +198,7 @@ class Recurrence:
         return Loads((before, new), jnp.stack([correlation, fresh]) * spread[None])
 
     def with_input_noise(self, inputs: Sequence[Any], correlations: Sequence[Any]) -> list[Any]:
-        """Scanned inputs that were made with shared weights before the loop."""
+        """Noise of scanned inputs that were computed with shared weights before the loop."""
         result = []
         for i, (value, correlation) in enumerate(zip(inputs, correlations, strict=True)):
             if correlation is not None:
@@ -209,7 +209,7 @@ class Recurrence:
         return result
 
     def follow(self, key: Key, move: Callable[[Array], list[Array]], names: Sequence[Key]) -> None:
-        """Keep the notes of a source in step with a rearrangement of a value that depends on it."""
+        """Apply a rearrangement of a value to the records of the sources that it depends on."""
         if key in self.kept:
             for name, array in zip(names, move(self.kept[key]), strict=True):
                 self.kept.setdefault(name, array)

@@ -1,8 +1,8 @@
-"""Softmax and its relatives: found in a program, and their moments as a whole.
+"""Softmax and related functions: recognition in a program, and their moments as a whole.
 
 A softmax is several equations, e = exp(x − max x), e/Σe, in which the same uncertain values meet
-three times. Taken one by one they would count as independent. Here the share of an element among
-the elements that are summed together, along an axis or by segments, is one function.
+three times. Evaluated one by one, they would be treated as independent. Here the share of an
+element among the elements that are summed together, along an axis or by segments, is one function.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from jax import Array
 from secateur import quadrature
 from secateur.equations import Atom, Equation, Program, Slot, compat, primitives, uniform_value
 
-# What stands for −∞ in a mask: its exponential is 0 in every precision.
+# Represents −∞ in a mask: its exponential is 0 in every precision.
 _MASKED = -1e30
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """Which elements share, and how sums over them come back to each element.
+    """The elements that share a sum, and how the sum is mapped back to each element.
 
     Attributes:
         exponentials: The operand of the sum: exp of the logarithms.
@@ -61,8 +61,8 @@ class ShareSearch:
     def is_shift(self, equation: Equation) -> bool:
         """Whether a maximum is only subtracted from its own operand, without any effect.
 
-        It has none if the user says so with stop_gradient, or if only exponentials of the
-        difference are used and only in proportion to their sum.
+        This is so if the user has applied stop_gradient, or if the difference is only used in
+        exponentials divided by their sum.
         """
         origin = equation.inputs[-1] if len(equation.inputs) == 3 else equation.inputs[0]
         frontier, stopped, differences = [equation.outputs[0]], set[Any](), []
@@ -108,7 +108,7 @@ class ShareSearch:
     # --- shares -----------------------------------------------------------------------------------
 
     def find(self, equation: Equation) -> Sharing | None:
-        """Return what shares in a division e/Σe, or in a difference ln e − ln Σe."""
+        """Return the sharing elements of a division e/Σe, or of a difference ln e − ln Σe."""
         if equation.name == "div":
             sharing = self._sharing(equation.inputs[1])
             return sharing if sharing and sharing.exponentials is equation.inputs[0] else None
@@ -255,8 +255,8 @@ def share_argument(
     """The share of an element is σ(t): mean and variance of t, what is masked, and ln of the sum.
 
     t = x_i − ln Σ_{j≠i} e^{x_j}; the sum of log-normals counts as one log-normal of the same two
-    moments (Fenton–Wilkinson), so that t is Gaussian. What is masked by −∞ or a number like it is
-    left out exactly; where everything is, all shares are equal.
+    moments (Fenton–Wilkinson), so that t is Gaussian. Elements masked by −∞ or a similar number are
+    left out exactly; if all are masked, all shares are equal.
     """
     if chosen is not None:
         mean = jnp.where(chosen, mean, _MASKED)

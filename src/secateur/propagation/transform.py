@@ -45,9 +45,9 @@ def propagate(f: Callable, how: str) -> Callable:
     - ``"local"``: a Gaussian is carried through linear operations and sampled just before the
       first nonlinear one.
     - ``"moments"``: never; mean and variance travel through everything.
-    - ``"independent"``: as "moments", but what the steps of a loop share through its weights, and a
-      unit's own past, count as independent, as in the paper. For recurrent networks only: several
-      times faster to compile and to run, with variances that are too small.
+    - ``"independent"``: like "moments", but the steps of a loop are treated as independent,
+    although they share its weights and a unit's own past, as in the paper. For recurrent networks
+    only: several times faster to compile and to run, with variances that are too small.
 
     Args:
         f: Any pure JAX function ``f(params, *args)``, with arrays (or pytrees of them) as results.
@@ -73,7 +73,7 @@ def propagate(f: Callable, how: str) -> Callable:
 
 
 def make_forward(f: Callable, how: str, *, portable: bool = False) -> Callable:
-    """Return `propagate(f, how)`, for this device or to be written in another language.
+    """Return `propagate(f, how)`, for this device or for an export.
 
     Args:
         f: See `propagate`.
@@ -177,13 +177,13 @@ def _as_value(leaf: Any, number: int, numbering: UnitNumbering) -> Any:
         return leaf
     mean, variance = jnp.asarray(leaf.mean), jnp.asarray(leaf.variance)
     if not jnp.issubdtype(mean.dtype, jnp.floating):
-        raise TypeError(f"A Normal needs a floating mean, got {mean.dtype}.")
+        raise TypeError(f"The mean of a Normal must be a floating-point array, not {mean.dtype}.")
     mean = mean.astype(widened(mean.dtype))
     variance = jnp.broadcast_to(variance.astype(mean.dtype), mean.shape)
     factor = None
     if isinstance(leaf, UnitNormal):
         array = jnp.asarray(leaf.factor).astype(mean.dtype)
-        # (No bound at 0, which would halve the derivative by what is independent.)
+        # (No clipping at 0, which would halve the derivative with respect to the independent part.)
         rest = None if leaf.is_whole else variance - jnp.sum(jnp.square(array), axis=-1)
         factor = UnitFactor(array, numbering.label(leaf), mean, True, rest)
     return Uncertain(mean, variance, ancestors=frozenset({number}), factor=factor)
@@ -227,7 +227,7 @@ class Coverage:
         summary = ", ".join(f"{n} {kind}" for kind, n in counts.items())
         lines.append(f"{len(self.rows)} equations carry uncertainty: {summary or 'none'}.")
         if self.approximations:
-            lines.append("Independence is an approximation at:")
+            lines.append("Correlations are approximated or neglected at:")
             lines += [
                 f"  {_short(r.where)}: {r.operation} — {r.remark or r.exactness} ({r.exactness})"
                 for r in self.approximations
@@ -246,19 +246,20 @@ def _short(where: str) -> str:
 
 
 def coverage(f: Callable, params: Any, *args: Any, how: str = "moments") -> Coverage:
-    """List every equation of a model that uncertainty passes through, and how exactly it does.
+    """List every equation of a model that carries uncertainty, and how exact its rule is.
 
-    Nothing is computed: the model is traced only. The kinds of exactness are
+    Nothing is computed: the model is only traced. The kinds of exactness are
 
     - ``exact``: exact for the given Gaussian operands;
     - ``moment-matched``: mean and variance of a distribution that is close to the true one;
     - ``quadrature``: numerical integration (errors far below 1e-3 of the standard deviation);
     - ``first-order``: the operands' covariance is kept to first order;
-    - ``independent``: the operands are correlated, and count as independent.
+    - ``independent``: the operands are correlated, but treated as independent.
 
     Args:
         f: The model function.
-        params: Its parameters: plain arrays (every floating one counts as uncertain) or beliefs.
+        params: Its parameters: plain arrays (all floating-point ones are treated as uncertain) or
+            beliefs.
         *args: Its other arguments.
         how: "moments", "independent" or "local".
 

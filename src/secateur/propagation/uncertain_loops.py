@@ -26,11 +26,12 @@ from secateur.propagation.uncertain_values import Uncertain, as_uncertain, devia
 from secateur.propagation.unit_factors import DROPPED, factor_of, is_torn
 
 Packed = tuple  # (mean, variance) or (array,)
-# Random numbers that are drawn before a loop begins, at most; beyond, its steps draw their own.
+# Largest number of random numbers that are drawn before a loop; beyond it, every step draws its
+# own.
 _DRAWN_BEFORE = 4_000_000
 
 _LOOP_EXACTNESS = {
-    "local": ("independent", "the same weights are drawn anew in every step"),
+    "local": ("independent", "the same weights are redrawn in every step"),
     "moments": ("first-order", "weights shared by the steps: covariance kept unit by unit"),
     "independent": ("independent", "steps count as independent"),
 }
@@ -66,7 +67,7 @@ def _either(one: list[bool], other: list[bool]) -> list[bool]:
 
 
 def _promote(values: list[Any], flags: list[bool]) -> list[Any]:
-    """Plain values as Uncertain of variance 0 where a loop makes them uncertain later."""
+    """Convert plain values to Uncertain of variance 0 where a loop makes them uncertain later."""
     return [as_uncertain(v) if f else v for v, f in zip(values, flags, strict=True)]
 
 
@@ -93,7 +94,7 @@ class LoopPropagator(Interpreter):
         )  # fmt: skip
 
     def branch_key(self) -> Any:
-        """Return a key of its own for a nested walk, if it is to draw."""
+        """Return a separate key for a nested walk, if it draws."""
         return self.noise.key() if self.how == "local" else None
 
     def sampled(self, values: Sequence[Any]) -> list[Any]:
@@ -197,7 +198,7 @@ class LoopPropagator(Interpreter):
         return _unpack(results, ancestors)
 
     def remat(self, equation: Equation, operands: list[Any]) -> list[Any]:
-        """A part that the user wants recomputed in the backward pass stays one."""
+        """A part that is recomputed in the backward pass remains one."""
         params = equation.params
         body, ancestors = recomputed_part(equation), _ancestors(operands)
 
@@ -214,7 +215,7 @@ class LoopPropagator(Interpreter):
 def _as_steady(number: int, weight: Uncertain) -> Uncertain:
     """Return a weight of a loop as one that is the same in all of its steps."""
     factor = factor_of(weight)
-    if factor is not None and factor.is_raw:  # the units it is part of know what they share
+    if factor is not None and factor.is_raw:  # its units track what they share
         return replace(weight, steady=True, loads=NO_LOADS, factor=replace(factor, is_steady=True))
     loads = Loads.of({("weight", number): deviation(weight.variance)})
     return replace(weight, steady=True, loads=loads)
@@ -257,13 +258,13 @@ class _ScanPropagation:
     def find_structure(self) -> tuple[list[bool], Recurrence, NoiseCounter]:
         """Return the carry's structure, and a count of the random numbers that a step draws.
 
-        The structure (what is uncertain, which shared sources it depends on, what a step must
-        remember) is whatever a step makes of itself.
+        The structure (what is uncertain, on which shared sources it depends, what a step must
+        store) is a fixed point of the step.
         """
         slices = jax.eval_shape(lambda xs: jax.tree.map(lambda a: a[0], xs), self.x_packed)
         counter, count = NoiseCounter(), self.parts.num_carry
         # A source may move on by one carried value per step. A layout that changes in every step
-        # never settles, so there are no more sources after that.
+        # never settles, so no more sources are added after that.
         last_to_grow = attempts_to_settle(count) - count - 2
 
         def structure_after(structure: tuple, attempt: int) -> tuple:
@@ -313,8 +314,8 @@ class _ScanPropagation:
             remembered = memory if recurrence is None else shape.collected(recurrence, carried)
             return (_pack(carried), remembered), _pack(stacked)
 
-        # A step has a hundred intermediate arrays: for the backward pass they are made again rather
-        # than kept for every step of the loop.
+        # A step has a hundred intermediate arrays, which are recomputed in the backward pass rather
+        # than stored for every step of the loop.
         (final, _), stacked = jax.lax.scan(
             jax.checkpoint(step, prevent_cse=False) if self.remembers else step,
             (_pack(init), shape.zeros(init)),

@@ -1,4 +1,4 @@
-"""What travels through the walk: plain arrays, or uncertain values with what is known of them."""
+"""The values of the walk: plain arrays, or uncertain values with what is known about them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from secateur.propagation.unit_factors import UnitFactor, factor_of, spread_labe
 
 @dataclass(frozen=True)
 class Uncertain:
-    """A Gaussian belief about an intermediate array, and how it hangs together with others.
+    """A Gaussian belief about an intermediate array, and its dependence on others.
 
     Attributes:
         mean: Means.
@@ -73,7 +73,7 @@ def to_normal(value: Uncertain | Array) -> Normal | Array:
 
 
 def as_uncertain(value: Uncertain | Array) -> Uncertain:
-    """A plain array as a value of variance 0."""
+    """Return a plain array as a value of variance 0."""
     if isinstance(value, Uncertain):
         return value
     value = jnp.asarray(value)
@@ -81,7 +81,7 @@ def as_uncertain(value: Uncertain | Array) -> Uncertain:
 
 
 def entangle(value: Uncertain) -> Uncertain:
-    """The same value, with nothing known of it but its moments."""
+    """Return the same value, of which only the moments are known."""
     every = frozenset(range(np.ndim(value.mean)))
     return replace(
         value, loads=NO_LOADS, entangled=every, steady=False, sums_to_one=None, neighbours=None
@@ -97,7 +97,7 @@ def spread_to(value: Uncertain, shape: tuple[int, ...]) -> Uncertain:
         for axis, size in enumerate(shape)
         if size > 1 and (not value.shape or value.shape[axis] != size)
     )
-    # The elements of the wide value are copies: their loads sit on another layout of the source.
+    # The elements of the wide value are copies: their loads refer to another layout of the source.
     wide = replace(
         value,
         mean=jnp.broadcast_to(value.mean, shape),
@@ -118,7 +118,7 @@ def spread_to(value: Uncertain, shape: tuple[int, ...]) -> Uncertain:
 
 
 def merge_static(values: Sequence[Uncertain]) -> Uncertain:
-    """What is known beside the moments of something made from all these values."""
+    """Return what is known, beside the moments, about a function of all these values."""
     first = values[0]
     return replace(
         first,
@@ -138,7 +138,7 @@ def move_entangled(
     after: tuple[int, ...],
     entangled: frozenset[int],
 ) -> frozenset[int]:
-    """The entangled axes after a rearrangement; all of them where that is not known."""
+    """Return the entangled axes after a rearrangement; all axes if that is not known."""
     if name == "broadcast_in_dim":
         places = params["broadcast_dimensions"]
         kept = {places[axis] for axis in entangled}
@@ -167,7 +167,7 @@ def move_entangled(
 def map_axes(
     name: str, params: dict, before: tuple[int, ...], after: tuple[int, ...]
 ) -> dict[int, int] | None:
-    """Where each axis goes, for rearrangements that keep every element's neighbours."""
+    """Return the new place of each axis, for rearrangements that preserve neighbours."""
     if name in primitives.STAYS_IN_PLACE:
         return {a: a for a in range(len(before))}
     if name == "transpose":
@@ -203,10 +203,10 @@ def _reshape_entangled(
 def rename_source(
     key: Hashable, name: str, params: dict, index: int, shape: tuple[int, ...]
 ) -> Hashable:
-    """The name of a source seen in another layout.
+    """Return the name of a source in another layout.
 
     Permutations are composed, and taking one tile of a tiled source gives the source itself, so
-    that values which return to the same layout by different ways still know each other.
+    that values that return to the same layout in different ways stay correlated.
     """
     if name in primitives.STAYS_IN_PLACE:
         return key

@@ -38,7 +38,7 @@ class UnitLabels:
     Attributes:
         axes: For each axis, the number of each of its indices, or None where indices along it do
             not tell units apart. The unit of an element is what all its numbers say together.
-        fixed: Numbers of axes of length one that are gone.
+        fixed: Numbers of axes of length one that were removed.
     """
 
     axes: tuple[tuple[int, ...] | None, ...]
@@ -60,10 +60,10 @@ class UnitFactor:
     Attributes:
         array: Factors, with an axis for the noise behind those of the value.
         labels: Which units the elements belong to.
-        mean: The mean that they belong to. A value with another mean is another value, and has lost
-            its factors.
+        mean: The mean that they belong to. A value with another mean is a different value, and its
+            factors are lost.
         is_raw: Whether the elements are weights that nothing has summed yet.
-        rest: Variance that the factors do not explain; None if they are all of it.
+        rest: Variance that the factors do not explain; None if they explain all of it.
         is_steady: Whether the weights are the same in all steps of a loop.
     """
 
@@ -76,7 +76,7 @@ class UnitFactor:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the factors are all of the variance."""
+        """Whether the factors explain the whole variance."""
         return self.rest is None
 
     @property
@@ -146,7 +146,7 @@ def with_factor(
 
 
 def is_torn(operands: list[Any], results: list[Any]) -> bool:
-    """Whether weights of a unit went into an equation and no result knows their covariance."""
+    """Whether weights of a unit entered an equation none of whose results has their covariance."""
     raw = [f for f in map(factor_of, operands) if f is not None and f.is_raw]
     raw = [f for f in raw if f.array.shape[-1] > 1]
     if not raw:
@@ -181,7 +181,7 @@ def add_factors(x: Uncertain, y: Uncertain, sign: float) -> tuple[Array, Callabl
         total = first + sign * second
         rests = [f.rest for f in (one, other) if f.rest is not None]
         rest = sum(rests[1:], start=rests[0]) if rests else None
-        if x.loads or y.loads:  # what they share is in the variances, too
+        if x.loads or y.loads:  # the variances include what they share
             within = 2.0 * sign * jnp.sum(first * second, axis=-1)
             variance = jnp.maximum(variance + within, 0.0)
         else:
@@ -192,7 +192,7 @@ def add_factors(x: Uncertain, y: Uncertain, sign: float) -> tuple[Array, Callabl
         return variance, lambda value: with_factor(
             value, total, one.labels, like, rest=rest, is_raw=raw
         )
-    # Weights that nothing has summed are the ones that lose it if they meet another unit.
+    # Weights that have not been summed lose it if they are combined with another unit.
     if one is None or (other is not None and one.is_raw and not other.is_raw):
         assert other is not None
         kept, factor, more = sign * other.array, other, x.variance
@@ -203,7 +203,7 @@ def add_factors(x: Uncertain, y: Uncertain, sign: float) -> tuple[Array, Callabl
 
 
 def pad_sources(*arrays: Array) -> list[Array]:
-    """Return factors with as many sources as the one that has most."""
+    """Return factors padded to the same number of sources."""
     most = max(a.shape[-1] for a in arrays)
     return [jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, most - a.shape[-1])]) for a in arrays]
 

@@ -19,7 +19,7 @@ from secateur.propagation.unit_factors import (
 
 
 class UnitProduct(NamedTuple):
-    """What a product keeps of the factors of one of its operands.
+    """The factors that a product inherits from one of its operands.
 
     Attributes:
         on_left: Whether that operand is the first.
@@ -45,7 +45,7 @@ class UnitProduct(NamedTuple):
 
 
 def find_unit_product(call: Any, x: Any, w: Any) -> UnitProduct | None:
-    """Return what a product knows of the units of an operand; None if no unit stays whole.
+    """Return the factors that a product inherits from an operand; None if no unit stays whole.
 
     Var[Σ_i a_i w_i] = Σ_k (Σ_i a_i factor_ik)²        for the means a of the other operand
     """
@@ -89,7 +89,7 @@ def _ndim(value: Any) -> int:
 def _product_labels(
     call: Any, labels: UnitLabels, rank_x: int, rank_w: int, on_left: bool
 ) -> UnitLabels | None:
-    """Labels of a product that sums over nothing but the weights of single units."""
+    """Labels of a product that sums only over weights of single units."""
     if call.name == "conv_general_dilated":
         numbers, params = call.params["dimension_numbers"], call.params
         out_feature = numbers.rhs_spec[0]

@@ -1,4 +1,4 @@
-"""Elementwise equations that make one function of one uncertain value, and its moments."""
+"""Groups of elementwise equations that form a function of one value, and their moments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from secateur.propagation.lookups import find_rounding, is_lookup, is_place
 
 @dataclass(frozen=True)
 class UnivariateGroup:
-    """Elementwise equations that make one function of one uncertain value, in order."""
+    """Elementwise equations that form a function of one uncertain value, in order."""
 
     root: Slot
     equations: tuple[Equation, ...]
@@ -46,7 +46,8 @@ def extend_group(
         rounding: Numbers of the equations of steps that are part of a look-up.
 
     Returns:
-        The group that ends in the first result; those of others differ by that only.
+        The group that ends in the first result; the groups of other results differ only in their
+        end.
     """
     elementwise = equation.name in primitives.UNIVARIATE or equation.index in rounding
     if not elementwise and not is_lookup(equation, is_uncertain):
@@ -111,7 +112,8 @@ def shared_slots(program: Program, *, elementwise_only: bool = False) -> set[Slo
 
     Args:
         program: Flat equations.
-        elementwise_only: Leave out what is used by anything that is not element by element.
+        elementwise_only: Whether to leave out slots that are used by other than elementwise
+            equations.
     """
     groups: dict[Slot, UnivariateGroup] = {}
     uses: dict[Slot, set] = {}
@@ -147,7 +149,7 @@ def shared_slots(program: Program, *, elementwise_only: bool = False) -> set[Slo
     return (several | {root for root, reached in cores.items() if len(reached) > 1}) - mixing
 
 
-OUTSIDE = "where it is not defined, it counts as its value at the mean"
+OUTSIDE = "where it is undefined, its value at the mean is used"
 
 
 @dataclass(frozen=True)
@@ -162,14 +164,14 @@ class UnivariateMoments:
 
 
 class GroupEvaluation(Interpreter):
-    """A group's function on plain values; other operands are read from elsewhere."""
+    """Evaluates the function of a group on plain values; other operands come from outside."""
 
     def __init__(self, group: UnivariateGroup, read: Callable[[Atom], Any]) -> None:
         super().__init__(group.program)
         self.read = read
 
     def value(self, atom: Any) -> Any:
-        """Return a value of the group's own, or from elsewhere."""
+        """Return a value of the group, or one from outside."""
         return self.values[atom] if atom in self.values else self.read(atom)
 
     def is_known(self, operands: list[Any]) -> bool:
@@ -186,11 +188,11 @@ _KINKED = primitives.WITH_KINKS | primitives.STEPS | primitives.LOOKUPS | {"scan
 
 
 class PieceSearch(Interpreter):
-    """What a group is made of: the pieces of every value, None where it is not piecewise linear.
+    """Finds the pieces of every value of a group; None where it is not piecewise linear.
 
     Attributes:
         kinks: Places of the kinks.
-        all_known: Whether those are all kinks.
+        all_known: Whether all kinks are known.
     """
 
     def __init__(self, group: UnivariateGroup) -> None:
@@ -256,7 +258,7 @@ def moments(
     m, v, slope = quadrature.moments_and_slope(
         function, mean, variance, kinks=tuple(sorted(search.kinks))
     )
-    kinks = "" if search.all_known else "has a kink at a place not known while tracing"
+    kinks = "" if search.all_known else "has a kink at a place that is unknown while tracing"
     remark = "; ".join(filter(None, (kinks, outside)))
     return UnivariateMoments(m, v, lambda: slope, "quadrature", remark)
 
@@ -360,7 +362,7 @@ def _bounded(
     other = equation.inputs[1] if equation.inputs[0] is root else equation.inputs[0]
     bound = jnp.broadcast_to(jnp.asarray(read(other), mean.dtype), mean.shape)
     sign = 1.0 if equation.name == "max" else -1.0
-    never = jnp.isinf(bound)  # a bound at infinity, as in numerically careful reductions
+    never = jnp.isinf(bound)  # a bound at infinity, as in numerically robust reductions
     place = jnp.where(never, -sign * 1e15, bound)
     m, v, slope = piecewise.moments(_RECTIFIER, sign * (mean - place), variance)
     value = jnp.where(never, mean, place + sign * m)

@@ -1,4 +1,4 @@
-"""Bayesian model reduction run to its end, and growing back."""
+"""Iterative pruning by Bayesian model reduction, and regrowth of pruned weights."""
 
 from secateur.pruning.algorithm import prune, prune_many
 from secateur.pruning.curves import Curve, Sweep, sweep

@@ -52,8 +52,8 @@ __all__ = ["prune", "prune_many"]
 
 WHAT = ("weights", "units", "both")
 _NOT_LEVEL = (
-    "the free energy was still falling when the fit ended: train longer (epochs) or at another "
-    "rate before pruning"
+    "the free energy was still falling when the fit ended: train for longer (epochs) or with "
+    "another rate before pruning"
 )
 _SHARED_OPTIONS = (
     "criterion", "rate", "what", "grow", "most_weights", "held_out", "least_accuracy", "most_rmse",
@@ -100,17 +100,19 @@ def prune(
         data: Data as given to `fit`.
         key: A JAX random key, for the trainings.
         criterion: "bmr", which stops by itself; or "snr", "spr" or "magnitude", which only rank.
-        rate: Share of all weights to remove by a criterion that only ranks, in one round. None
+        rate: Fraction of all weights to remove in one round, for a criterion that only ranks. None
             finds the rate with the lowest free energy (see `sweep`).
         what: "weights"; "units", to remove only whole units (see `secateur.units`), each where the
             sum over its weights is ≤ 0; or "both": units first, then weights.
-        grow: Whether weights may come back: after pruning, those whose return the data ask for, and
-            units that are gone altogether are drawn anew; train, prune, and keep the result if its
-            free energy is lower than before; repeat while it is.
-        most_weights: Largest number of weights of the result. If none of the models is that small
-            once nothing is left to cut, the lowest weights (with `what="units"`, units) are cut
-            against the free energy, at most a quarter in a round, and trained again, until one is.
-        held_out: Rows `(x, y)` that are not among the data, for one of the next two.
+        grow: Whether pruned weights may grow back. After pruning, weights whose return lowers the
+            free energy are readmitted, and units that were removed completely are initialised
+            again; then the network is trained and pruned, and the result is kept if its free energy
+            is lower. This is repeated while it helps.
+        most_weights: Largest number of weights of the result. If no model is that small once
+            nothing is left to prune, the weights (or units, with `what="units"`) with the lowest
+            scores are cut against the free energy, at most a quarter per round, with retraining
+            after each, until one is.
+        held_out: Rows `(x, y)` that are not among the data, for one of the next two options.
         least_accuracy: Required accuracy on the held-out rows.
         most_rmse: Largest root-mean-square error on the held-out rows, in the targets' units.
         epochs: Maximum number of epochs of each training. Defaults to the recipe's.
@@ -119,7 +121,7 @@ def prune(
             beside it, during every training. If it exists already, pruning continues from it.
         progress: Whether to show progress on standard error, after two seconds.
         callback: Function that is called with a `ProgressUpdate` several times a second; see `fit`.
-            "stop" makes the round the last one: it is judged as it is, and no other begins.
+            "stop" ends training and pruning: the current round is evaluated as it is.
 
     Returns:
         A `Trained` with its `rounds`.
@@ -211,18 +213,18 @@ class _Plan:
             raise ValueError(f"criterion={criterion!r}. Supported: {', '.join(CRITERIA)}.")
         if rate is not None and (criterion == "bmr" or not 0 <= rate <= 1):
             raise ValueError(
-                f"rate={rate} with criterion={criterion!r}. A rate is a share between 0 and 1 for "
-                "the criteria that only rank; bmr stops by itself."
+                f"rate={rate} with criterion={criterion!r}. A rate is a fraction between 0 and 1 "
+                "for the criteria that only rank; bmr stops by itself."
             )
         if rate is not None and not self.budget.is_empty:
             raise ValueError(
-                f"rate={rate} fixes how much is cut, which leaves nothing to a budget. "
-                "Give only one of them."
+                f"rate={rate} fixes how much is cut, so it cannot be combined with a budget. Give "
+                "only one of them."
             )
         if what not in WHAT:
             raise ValueError(f"what={what!r}. Supported: {', '.join(WHAT)}.")
         if criterion != "bmr" and (self.grow or what != "weights"):
-            raise ValueError(f"criterion={criterion!r} prunes single weights, and nothing grows.")
+            raise ValueError(f"criterion={criterion!r} prunes single weights, without regrowth.")
 
     def explain_end(self, rounds: list[Round]) -> str:
         """Return why pruning ended, in words."""
@@ -245,7 +247,7 @@ def _prune_runs(
 ) -> list[Trained]:
     before = models[0].training.before_update
     if before is not None and len(models) > 1:
-        raise ValueError("models that were updated are pruned one by one; see prune.")
+        raise ValueError("updated models can only be pruned one by one; see prune.")
     if plan.criterion != "bmr" and plan.rate is None and len(models) > 1:
         raise ValueError(f"prune_many needs a rate for criterion={plan.criterion!r}.")
     budget = plan.budget
@@ -308,7 +310,7 @@ def _run_moves(process: Process, plan: _Plan, prior: Any, key: Array) -> None:
 
 
 def _grow_back(process: Process, cut_to_the_end: Callable[[], None], key: Array) -> None:
-    """Let weights come back and cut again, as long as the free energy falls."""
+    """Let weights grow back and prune again, as long as the free energy falls."""
     trainer = process.trainer
 
     def grow(state: TrainingState, share: Any) -> Change:
@@ -325,7 +327,7 @@ def _grow_back(process: Process, cut_to_the_end: Callable[[], None], key: Array)
 
 
 def _make_cuts(trainer: Trainer, plan: _Plan, prior: Any) -> dict[str, Move]:
-    """Return the moves that remove something, in order."""
+    """Return the moves that remove weights or units, in order."""
     if plan.criterion != "bmr":
         return {"cut weights": make_swept_cut(trainer, plan.criterion)}
     cuts: dict[str, Move] = {}
@@ -377,7 +379,7 @@ def _make_past_evidence(
 ) -> Callable[[TrainingState], Array]:
     """Return the evidence of the data before an update for weights that were cut since, by run.
 
-    Their free energy is not computed again, but reduced: Σ ln p(0) − ln q(0), with the prior p from
+    Their free energy is not recomputed, but reduced: Σ ln p(0) − ln q(0), with the prior p from
     before any data and the posterior q from before the update, which is the update's prior.
     """
     first = flatten_priors(layout, before.priors)

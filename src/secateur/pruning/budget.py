@@ -1,7 +1,7 @@
-"""Requirements that a pruned model has to meet: few weights, and good predictions of other rows.
+"""Requirements on a pruned model: few weights, and good predictions of held-out rows.
 
-They decide which of the models that pruning has seen is returned, and `most_weights` also whether
-weights are cut against the free energy.
+They select one of the models of all rounds; `most_weights` also decides whether weights are cut
+against the free energy.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from secateur.training.trainer import Trainer
 
 __all__ = ["FULL_GRADE", "Budget"]
 
-# The grade of a state that meets everything.
+# The grade of a state that meets all requirements.
 FULL_GRADE = 3
 
 
 @dataclass(frozen=True, eq=False)
 class Budget:
-    """What the result of pruning has to meet; see `secateur.prune`.
+    """Requirements on the result of pruning; see `secateur.prune`.
 
     Attributes:
         most_weights: Largest number of weights, or None.
@@ -59,16 +59,17 @@ class Budget:
         accuracy, rmse = self.least_accuracy, self.most_rmse
         if accuracy is not None and rmse is not None:
             raise ValueError(
-                "least_accuracy is for classes and most_rmse for numbers. Give one of them."
+                "least_accuracy is for classification, and most_rmse for regression. Give one of "
+                "them."
             )
         if accuracy is not None and not 0 < accuracy <= 1:
-            raise ValueError(f"least_accuracy={accuracy}. Give a share above 0 and up to 1.")
+            raise ValueError(f"least_accuracy={accuracy}. Give a fraction above 0 and up to 1.")
         if rmse is not None and not 0 < rmse < math.inf:
             raise ValueError(f"most_rmse={rmse}. Give a positive number, in the targets' units.")
         if (self.held_out is None) != (accuracy is None and rmse is None):
             raise ValueError(
-                "held_out goes with least_accuracy or most_rmse, which are measured on its rows. "
-                "Give held_out=(x, y) and one of them."
+                "held_out is used with least_accuracy or most_rmse, which are measured on its "
+                "rows. Give both held_out=(x, y) and one of these."
             )
         if self.held_out is not None:
             check_data(self.held_out)
@@ -79,7 +80,7 @@ class Budget:
         return self.most_weights is None and self.held_out is None
 
     def check_model(self, likelihood: Any) -> None:
-        """Refuse a requirement that says nothing of a likelihood's targets.
+        """Raise an error for a requirement that does not apply to a likelihood's targets.
 
         Args:
             likelihood: The model's likelihood.
@@ -109,7 +110,7 @@ class Budget:
     def grade(
         self, trainer: Trainer, state: TrainingState, evaluations: list[Evaluation]
     ) -> np.ndarray:
-        """Return for each run how many requirements a state meets: the more, the higher.
+        """Return, for each run, a grade that rises with the requirements that a state meets.
 
         The number of weights counts more than predictions.
         """
@@ -154,7 +155,7 @@ class Budget:
         return _measure(prediction, targets, self.least_accuracy is not None)
 
     def is_met_by(self, trained: Trained) -> bool:
-        """Whether a trained model meets everything.
+        """Whether a trained model meets all requirements.
 
         Args:
             trained: A trained model.
@@ -162,7 +163,7 @@ class Budget:
         return self.find_shortfall(trained) is None
 
     def find_shortfall(self, trained: Trained) -> str | None:
-        """Return what a pruned model does not meet, in words; None if it meets everything.
+        """Return a description of the requirements that a pruned model misses, or None.
 
         Args:
             trained: A trained model.
@@ -182,7 +183,7 @@ class Budget:
         """Return why pruning ended and which requirements were met, in words.
 
         Args:
-            reason: Why it ended, without them.
+            reason: Why it ended, without the requirements.
             rounds: Rounds of the run.
             weights: Number of weights of the result.
             measure: Its accuracy or error on the held-out rows, or nan.
@@ -200,7 +201,7 @@ class Budget:
         if weights > most:
             smallest = min([weights, *(r.left for r in rounds if r.kept)])
             return (
-                f"the limit of {most} weights was not reached: the smallest model that was seen "
+                f"the limit of {most} weights was not reached: the smallest model that was found "
                 f"has {smallest}, and this one, with the lowest free energy, has {weights}"
             )
         forced = sum(r.forced and r.kept for r in rounds)
@@ -220,7 +221,7 @@ class Budget:
         words = f"{name} {measure:.4g} on the held-out rows"
         if self.allows(measure):
             return f"{words}, where {limit} is required"
-        return f"no model that was seen meets what is required, {limit}: {words}"
+        return f"no model meets the requirement ({limit}): {words}"
 
 
 def make_budget(options: dict[str, Any]) -> Budget:

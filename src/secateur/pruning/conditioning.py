@@ -1,4 +1,4 @@
-"""Cutting weights whose units have a covariance: when one goes, the others of its unit move."""
+"""Cutting weights whose units have a covariance: the other weights of the unit are conditioned."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from secateur.training.program import TrainingState, map_runs
 
 
 class ConditionedVector(NamedTuple):
-    """What is left of a vector of units, and what is expected of the cut."""
+    """The rest of a vector of units after a cut, and the expected change."""
 
     mean: Array
     log_deviation: Array
@@ -57,16 +57,16 @@ def order_weights(
 ) -> Vectors:
     """Return scores by which a limit cuts the weights of every unit greedily.
 
-    In each unit, the weight of least delta_f goes, the others are conditioned on that, and so on
-    while that is ≤ 0. A weight's score is its delta_f at that point, or the largest of those before
-    it in its unit, so that a limit cuts it only together with them. A weight that stays has its
-    delta_f at the end. All units of all runs take their steps at once.
+    In each unit, the weight with the lowest delta_f is removed and the others are conditioned on
+    that, while that delta_f is ≤ 0. A weight's score is its delta_f at that point, or the largest
+    of those before it in its unit, so that a limit cuts it only together with them. A weight that
+    stays has its delta_f at the end. All units of all runs take their steps at once.
 
     Args:
         state: State of all runs.
         delta_f: Scores of single weights; they remain those of weights without covariance.
         prior: Prior by vector to score with. Defaults to the state's own.
-        to_the_end: Whether to go on until nothing is left, for a complete order.
+        to_the_end: Whether to continue until nothing is left, for a complete order.
     """
 
     def order(state: TrainingState, delta_f: Vectors) -> Vectors:
@@ -138,7 +138,7 @@ def score_joint(state: TrainingState, members: Vectors, prior: Any) -> Array:
 
 
 def reduce_priors(state: TrainingState, gone: Vectors) -> Any:
-    """Return the priors of what is left: those that have covariance are conditioned too."""
+    """Return the priors of the remaining weights; those with covariance are conditioned, too."""
     return tuple(
         condition_prior(p, g)[0] if isinstance(p, UnitNormal) else p
         for p, g in zip(state.prior, gone, strict=True)
@@ -148,7 +148,7 @@ def reduce_priors(state: TrainingState, gone: Vectors) -> Any:
 def remove_from_vectors(
     state: TrainingState, gone: Vectors, delta_f: Vectors, prior: Any
 ) -> tuple[Coordinates, Vectors, Array]:
-    """Return what is left of all vectors, which weights are alive, and the expected change."""
+    """Return what remains of all vectors, which weights are alive, and the expected change."""
     alive = tuple(a & ~g for a, g in zip(state.alive, gone, strict=True))
     weights = state.weights
     estimated = jnp.zeros((), weights.means[0].dtype)

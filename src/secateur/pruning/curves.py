@@ -51,7 +51,7 @@ class Curve:
 
     @property
     def best(self) -> int:
-        """Return the index of the least actual free energy."""
+        """Return the index of the lowest actual free energy."""
         return int(np.nanargmin(self.free_energy))
 
 
@@ -121,7 +121,7 @@ def sweep(
 def compute_curve(
     trainer: Trainer, state: TrainingState, criterion: str, rates: np.ndarray
 ) -> Curve:
-    """Judge a single run at several pruning rates."""
+    """Evaluate a single run at several pruning rates."""
     scores, delta_f = rank_weights(state, criterion), score_weights(state, "bmr")
     ordered = np.sort(join_by_run(scores)[0])
     live = int(np.sum(ordered < np.inf))
@@ -139,7 +139,7 @@ def compute_curve(
 
 
 def make_swept_cut(trainer: Trainer, criterion: str) -> Move:
-    """Return the move that cuts the share of the lowest weights that a sweep finds best."""
+    """Return the move that cuts the fraction of the lowest weights that a sweep finds best."""
 
     def cut_best_share(state: TrainingState, share: np.ndarray) -> Change:
         curve = compute_curve(trainer, state, criterion, np.arange(100) / 100)

@@ -1,4 +1,4 @@
-"""Pruning where the whole posterior is known: nothing needs to be trained again."""
+"""Pruning if the whole posterior is known, without retraining."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["ExactPruning", "prune_exactly"]
 
 
 class ExactPruning(NamedTuple):
-    """What greedy removal left.
+    """The result of greedy removal.
 
     Attributes:
-        posterior: of the weights that are left; the others are exactly 0, and certain.
-        kept: which those are.
-        removed: the others, in the order in which they went.
-        delta_f: free energy of the reduced model minus that of the full one, nats: exact.
+        posterior: Posterior of the remaining weights; the others are exactly 0, and certain.
+        kept: Mask of the remaining weights.
+        removed: Indices of the removed weights, in the order of removal.
+        delta_f: Exact free energy of the reduced model minus that of the full one, in nats.
     """
 
     posterior: MultivariateNormal
@@ -36,8 +36,8 @@ def prune_exactly(posterior: MultivariateNormal, prior: MultivariateNormal) -> E
     nothing to retrain.
 
     Args:
-        posterior: of all weights.
-        prior: likewise.
+        posterior: Joint posterior of all weights.
+        prior: Joint prior of all weights.
 
     Returns:
         An `ExactPruning`.

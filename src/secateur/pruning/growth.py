@@ -1,4 +1,4 @@
-"""Which of the weights that were cut the data ask for."""
+"""Regrowth: which pruned weights would lower the free energy if they were readmitted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from secateur.training.trainer import Trainer
 
 
 class Sensitivity(NamedTuple):
-    """How the accuracy of all rows depends on every weight where it is now.
+    """How the accuracy of all rows depends on every weight at its current value.
 
     Attributes:
         slope: g, its derivative by the weight.
@@ -56,7 +56,7 @@ def compute_sensitivity(
 
     def compute(state: TrainingState, noise: Any, data: RowBlock) -> Sensitivity:
         forward = propagate(spec.f, "moments")
-        # What a weight that comes back would add is independent of the others of its unit.
+        # A readmitted weight is independent of the others of its unit.
         flat = tuple(
             replace(q, is_whole=False) if isinstance(q, UnitNormal) else q
             for q in state.weights.beliefs(state.alive)
@@ -82,7 +82,7 @@ def compute_sensitivity(
 
 
 class GrownWeight(NamedTuple):
-    """The best Gaussian for a weight that comes back, and how that changes the free energy."""
+    """The best Gaussian for a readmitted weight, and the resulting change of the free energy."""
 
     mean: Array
     variance: Array
@@ -106,10 +106,10 @@ def find_grown_weight(slope: Any, curvature: Any, prior_variance: Any) -> GrownW
 
 
 def grow_weights(trainer: Trainer, state: TrainingState, noises: list[Any], key: Array) -> Change:
-    """Let all weights come back whose return lowers the free energy.
+    """Readmit all weights whose return lowers the free energy.
 
-    Where a whole unit is gone, none of its weights has any influence alone: slope and curvature are
-    exactly 0. Such weights are drawn anew, as at the start of a training.
+    If a whole unit was removed, none of its weights has any influence alone: slope and curvature
+    are exactly 0. Such weights are initialised again, as at the start of a training.
 
     Args:
         trainer: The trainer, for its data.
@@ -151,7 +151,7 @@ def _grow(layout: Layout, state: TrainingState, total: Any, fresh: Coordinates) 
 
 
 def draw_weights(model: BayesianModel, trainer: Trainer, key: Array) -> Coordinates:
-    """Return where a training of these weights would start, by run."""
+    """Return the means from which a training of these weights would start, by run."""
     beliefs = believe(model.params, variance=1.0, where=model.where)
     prior = priors(beliefs, model.prior)
     layout = trainer.spec.layout

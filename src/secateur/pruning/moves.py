@@ -1,4 +1,4 @@
-"""Which single weights to cut next, and the cut itself.
+"""Moves that cut single weights: the choice of weights, and the cut.
 
 A move takes a state and, by run, the share of its candidates to change. States have a leading axis
 of runs throughout.
@@ -62,12 +62,12 @@ def make_weight_cut(spec: ProgramSpec, prior: Any = None) -> Move:
 
 
 def make_ranked_cut(live_weights: np.ndarray, criterion: str, rate: float) -> Move:
-    """Return the move that cuts the lowest weights until a share of all is gone.
+    """Return the move that cuts the lowest weights until a given fraction of all is removed.
 
     Args:
-        live_weights: Number of weights that there are, by run.
+        live_weights: Number of live weights, by run.
         criterion: Criterion that orders them; see `prune_scores`.
-        rate: Share of them to cut.
+        rate: Fraction of them to cut.
     """
     left = live_weights - np.round(rate * live_weights).astype(int)
 
@@ -107,7 +107,7 @@ def _credit_groups(spec: ProgramSpec, state: TrainingState, delta_f: Vectors) ->
 
 
 def expect_savings(spec: ProgramSpec, before: TrainingState, change: Change) -> Change:
-    """Add to the expected change what learnt precisions of groups that are gone have cost."""
+    """Add to the expected change the complexity of learnt precisions that are no longer needed."""
     if spec.prior_groups is None:
         return change
     savings = _sum_savings(spec, before, change.state.alive)
@@ -189,10 +189,10 @@ def _cut_below(
 def remove_weights(
     state: TrainingState, gone: Vectors, delta_f: Vectors, *, prior: Any = None
 ) -> Change:
-    """Remove weights of one run: their places hold exactly 0 from now on.
+    """Remove weights of one run: they are exactly 0 from now on.
 
     Weights of units with covariance are conditioned on that, and the expected change is exact for
-    the set that goes; otherwise it is the sum of delta_f.
+    the removed set; otherwise it is the sum of delta_f.
     """
     priors = state.prior if prior is None else prior
     weights, alive, estimated = remove_from_vectors(state, gone, delta_f, priors)

@@ -1,4 +1,4 @@
-"""Moves and training in turn, each judged by the free energy it ends with."""
+"""Alternating moves and trainings, each judged by the free energy at its end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOISE = 2.0
 
 
 class Judgement(NamedTuple):
-    """What a state is worth, by run."""
+    """The free energies of a state, by run."""
 
     free_energies: np.ndarray  # nats; inf where it is not finite
     errors: np.ndarray
@@ -48,10 +48,10 @@ class Process:
         state: State to begin with, which is not changed.
         key: Random key that decides the order of rows and the noise of every training.
         epochs: Maximum number of epochs of each training. None is the recipe's.
-        progress: Informed of every training.
+        progress: Receives the progress of every training.
         checkpoint_path: File to save the progress in, or None.
-        fingerprint: Of everything that decides how the process goes.
-        extra: Function from a state to what its free energies lack, by run (see
+        fingerprint: Hash of everything that determines the course of the process.
+        extra: Function from a state to the terms that are added to its free energies, by run (see
             `secateur.update`).
         budget: Requirements that the best state should meet. It is the one with the lowest free
             energy among those that meet the most of them.
@@ -80,9 +80,9 @@ class Process:
         self.current = self.best = self.snapshot = trainer.gather(state)
         self.rounds: list[list[Round]] = [[] for _ in range(self.runs)]
         self.number = 0
-        self.going = np.ones(self.runs, bool)  # runs that phases to come are for
-        # Phases and attempts that are over; those that have been asked for, which after an
-        # interruption are fewer; and where the rounds of the current attempt begin, by run.
+        self.going = np.ones(self.runs, bool)  # runs to which the next phases apply
+        # Finished phases and attempts; those requested so far, which are fewer after an
+        # interruption; and where the rounds of the current attempt begin, by run.
         self.phases, self.attempts = 0, 0
         self._phases_asked, self._attempts_asked = 0, 0
         self.attempts_over = False
@@ -96,8 +96,8 @@ class Process:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether there are runs for another attempt, and nobody has asked to stop."""
-        if self._attempts_asked < self.attempts:  # over before the process was interrupted
+        """Whether there are runs for another attempt, and no callback has asked to stop."""
+        if self._attempts_asked < self.attempts:  # finished before the process was interrupted
             return True
         is_open = bool(self.going.any()) and not self.attempts_over
         return is_open and not self._progress.stopped
@@ -111,19 +111,19 @@ class Process:
     def repeat(self, name: str, move: Move, *, keep: bool = False, once: bool = False) -> None:
         """Repeat a move until there is nothing left to change.
 
-        A round that ends higher than it began, by more than noise, is undone; the next one changes
-        only the better half of the candidates, and so on. Not so with a learning rate that never
-        falls (the paper's recipe): where such a training ends is random, and every round continues
-        from there.
+        A round that ends with a higher free energy than it began with, by more than noise, is
+        undone; the next one changes only the better half of the candidates, and so on. With a
+        constant learning rate (the paper's recipe), the end of a training is random, and every
+        round continues from there.
 
         Args:
-            name: What the move is called.
-            move: What to change.
-            keep: Whether to keep every round whatever the free energy says.
+            name: Name of the move.
+            move: The move.
+            keep: Whether to keep every round regardless of the free energy.
             once: Whether to do it only once.
         """
         self._phases_asked += 1
-        if self._phases_asked <= self.phases:  # over before the process was interrupted
+        if self._phases_asked <= self.phases:  # finished before the process was interrupted
             return
         while not self._progress.stopped:
             change = move(self.current, self.share)
@@ -144,12 +144,12 @@ class Process:
         self._save()
 
     def attempt(self, run_phases: Callable[[], None]) -> None:
-        """Run some phases, and undo them all where they do not lower the free energy by a nat.
+        """Run some phases, and undo them for runs whose free energy they do not lower by a nat.
 
-        Runs for which they do not are left alone from then on.
+        Those runs take no part in further phases.
         """
         self._attempts_asked += 1
-        if self._attempts_asked <= self.attempts:  # over before the process was interrupted
+        if self._attempts_asked <= self.attempts:  # finished before the process was interrupted
             run_phases()
             return
         if self._phases_asked == self.phases:  # it begins here
@@ -176,7 +176,7 @@ class Process:
         self._save()
 
     def end_attempts(self) -> None:
-        """Let the phases to come be for all runs again."""
+        """Let the next phases apply to all runs again."""
         if self.attempts_over or self._progress.stopped:
             return
         self.attempts_over = True
@@ -236,9 +236,9 @@ class Process:
         return kept
 
     def _keep_best(self, kept: np.ndarray, state: TrainingState, judgement: Judgement) -> None:
-        """Remember a state where it is better than the best so far."""
+        """Store the state of runs for which it is better than the best so far."""
         grades = self._grade(state, judgement)
-        # (Of two models of the same free energy, the one with fewer weights.)
+        # (Of two models with the same free energy, the one with fewer weights.)
         is_lower = judgement.free_energies <= self.best_judgement.free_energies
         better = (grades > self._best_grades) | ((grades == self._best_grades) & is_lower)
         better &= kept
@@ -268,7 +268,7 @@ class Process:
         self._progress.retitle(title)
         checkpoint = None
         if self._path is not None:
-            # One that is left over from another round is ignored.
+            # A checkpoint that is left over from another round is ignored.
             fingerprint = f"{self._fingerprint}, round {self.number}"
             checkpoint = Checkpoint(f"{self._path}.round", fingerprint, ignore_foreign=True)
         try:
@@ -280,7 +280,7 @@ class Process:
             )
         except NotFiniteError as error:
             warnings.warn(
-                f"round {self.number}: {error}; the round is judged by its state before that.",
+                f"round {self.number}: {error}; the round is evaluated with the state before that.",
                 stacklevel=2,
             )
             state, records = error.state, error.records

@@ -178,7 +178,8 @@ def make_unit_budget_cut(grouping: Grouping, most_weights: int, prior: Any = Non
         scores = score_units(state, delta_f, grouping=grouping, prior=prior)
         sizes = np.asarray(count_units(state, grouping=grouping))
         rows, excess = np.asarray(scores), find_excess(state, most_weights)
-        # Units that share weights remove fewer than the sum of their sizes; the next round goes on.
+        # Units that share weights remove fewer than the sum of their sizes; the next round
+        # continues.
         counts = [_count_lowest(*one) for one in zip(rows, sizes, excess, strict=True)]
         limits = jnp.asarray(find_limits(rows, np.array(counts)), scores.dtype)
         return _cut_units(state, scores, delta_f, limits, grouping=grouping, prior=prior)

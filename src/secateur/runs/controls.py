@@ -1,4 +1,4 @@
-"""What decides how a run goes: its settings, Ctrl-C and the clock."""
+"""What controls a run: its settings, Ctrl-C and the clock."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class RunSettings:
         hidden: Number of units of every hidden layer; empty for a linear model. None lets the free
             energy choose among structures; see `secateur.selection`.
         inference: "moments", "local" or "global".
-        posterior: "mean-field"; "unit", with covariance within units; or "auto", for the one of
-            lowest free energy after pruning.
+        posterior: "mean-field"; "unit", with covariance within units; or "auto", for the one with
+            the lowest free energy after pruning.
         learn_priors: Which prior variances to learn: "inputs", "leaves", or None for none.
         noise_prior: Shape and rate of the Gamma prior of the noise's precision, in units of the
             standardised target, or None for the recipe's.
         what: What to prune: "weights", "units" or "both".
-        grow: Whether weights may come back.
+        grow: Whether pruned weights may grow back.
         most_weights: Largest number of weights of the pruned network, or None.
         least_accuracy: Required accuracy on the held-out rows, or None.
         most_rmse: Largest root-mean-square error on the held-out rows, or None.
@@ -43,13 +43,13 @@ class RunSettings:
         restarts: Number of initialisations to train side by side.
         average: Whether predictions average all pruned restarts instead of those of the best one.
         minutes: Maximum duration of the whole run, or None.
-        held_out: Share of the rows that training does not see.
+        held_out: Fraction of the rows that are held out.
         missing: What to do with missing values: "error", "drop" or "mean".
         dates: What to do with dates: "error" or "parts".
         drop: Columns not to use.
         epochs: Maximum number of epochs of the training, and of each one between rounds of pruning.
         batch_size: Number of rows in a step, or None to choose by the number of rows.
-        max_categories: Maximum number of different texts in a column of categories.
+        max_categories: Maximum number of different text values in a column of categories.
         encoding: Encoding of a text file, or None for UTF-8.
     """
 
@@ -85,7 +85,7 @@ class RunSettings:
         return _MIN_BATCH * 2**doublings
 
     def describe(self) -> dict[str, Any]:
-        """Return the settings for people to read, without those that were left open."""
+        """Return the settings in readable form, without those that were not set."""
         values = asdict(self)
         if self.hidden is None:
             values["hidden"] = "chosen by free energy"
@@ -98,13 +98,13 @@ class RunSettings:
 
 
 class RunInterrupted(Exception):
-    """The user has asked to stop; the checkpoint holds what was reached."""
+    """The user has pressed Ctrl-C; the progress is in the checkpoint."""
 
 
 class RunClock:
     """Ends a run between two epochs, on Ctrl-C or when its time is over; a context.
 
-    The first Ctrl-C lets the epoch come to its end; a second one is a KeyboardInterrupt at once.
+    The first Ctrl-C lets the current epoch finish; a second one raises a KeyboardInterrupt at once.
 
     Args:
         minutes: Maximum duration of the run, or None.
@@ -137,14 +137,14 @@ class RunClock:
         if self._is_interrupted:
             raise KeyboardInterrupt
         self._is_interrupted = True
-        self._say("stopping after this epoch; Ctrl-C again stops at once")
+        self._say("stopping after this epoch; press Ctrl-C again to stop at once")
 
     def make_callback(self, cool: float, stop: float) -> Callback:
         """Return a callback for `fit` or `prune`.
 
         Args:
-            cool: Share of the time after which training lets its learning rate fall.
-            stop: Share of the time after which it must end.
+            cool: Fraction of the time after which the learning rate starts to decay.
+            stop: Fraction of the time after which training must end.
         """
 
         def callback(update: ProgressUpdate) -> str | None:

@@ -1,4 +1,4 @@
-"""The folder of a run: what is in it, and that nothing in it is ever half-written."""
+"""The folder of a run: its files, which are always complete."""
 
 from __future__ import annotations
 
@@ -68,18 +68,18 @@ class RunFolder:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether there is a checkpoint to go on from."""
+        """Whether there is a checkpoint to continue from."""
         return (self.path / _CHECKPOINT).is_dir()
 
     def claim(self, *, resume: bool, force: bool) -> None:
-        """Make sure that a run may use the folder; nothing is written yet.
+        """Check that a run may use the folder; nothing is written yet.
 
         Args:
-            resume: Whether to go on from the checkpoint, if there is one.
-            force: Whether to replace a run that is there, once the new one has finished.
+            resume: Whether to continue from the checkpoint, if there is one.
+            force: Whether to replace an existing run, once the new one has finished.
 
         Raises:
-            FolderError: The message says what is there, and what would help.
+            FolderError: The message describes the content, and suggests what to do.
         """
         if resume and force:
             raise FolderError("a run cannot be both continued and replaced. Choose one.")
@@ -96,17 +96,17 @@ class RunFolder:
         own_names = {*FILES, _CHECKPOINT, _RESTARTS, _UNFINISHED}
         if names - own_names and not names & own_names:
             raise FolderError(
-                f"{self.path} holds other things ({', '.join(sorted(names)[:3])}, …). Give a new "
+                f"{self.path} contains other files ({', '.join(sorted(names)[:3])}, …). Give a new "
                 "folder for the results."
             )
         if self.is_interrupted and not (resume or force):
             raise FolderError(
-                f"{self.path} holds a run that was interrupted. Give another folder, or choose.",
+                f"{self.path} contains an interrupted run. Give another folder, or an option.",
                 _RESUME,
                 _FORCE,
             )
         if names & set(FILES) and not (force or self.is_interrupted):
-            state = "has finished" if resume else "is there already"
+            state = "has finished" if resume else "exists already"
             raise FolderError(f"the run in {self.path} {state}. Give another folder.", _FORCE)
         if force:
             self.remove_checkpoint()
@@ -120,7 +120,7 @@ class RunFolder:
 
     @contextmanager
     def write_results(self) -> Iterator[RunFolder]:
-        """Yield a folder for results, which are moved to their place once all are complete."""
+        """Yield a folder for results, which are moved into place once all are complete."""
         unfinished = self.path / _UNFINISHED
         shutil.rmtree(unfinished, ignore_errors=True)
         try:
@@ -136,7 +136,7 @@ class RunFolder:
         self.remove_checkpoint()
 
     def write_record(self, record: dict[str, Any]) -> None:
-        """Write what the report is made from."""
+        """Write the record from which the report is made."""
         write_file(self.record, json.dumps(record, allow_nan=False))
 
     def find_model(self) -> Path:

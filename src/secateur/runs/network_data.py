@@ -34,7 +34,7 @@ class NetworkData(NamedTuple):
 def read_network_data(
     paths: Sequence[str | os.PathLike], f: ImportedFunction, *, target: str | None = None
 ) -> NetworkData:
-    """Read inputs and, if they are there, targets.
+    """Read inputs and, if there are any, targets.
 
     Args:
         paths: A .npz file with `x` (or arrays with the names of the inputs) and, for targets, `y`;
@@ -44,7 +44,7 @@ def read_network_data(
         target: Column of a table that is the target.
 
     Raises:
-        UsageError: The files do not hold what the network needs.
+        UsageError: The files do not contain what the network needs.
     """
     first = Path(paths[0])
     if not first.is_file():
@@ -75,7 +75,8 @@ def read_network_data(
         rows.add(len(y))
     if len(rows) != 1 or min(rows) < 10:
         raise UsageError(
-            f"inputs and targets have {sorted(rows)} rows. Give at least 10, as many each."
+            f"inputs and targets have {sorted(rows)} rows. Give at least 10 rows, and the same "
+            "number of each."
         )
     return NetworkData(x, y, first.name)
 
@@ -105,15 +106,15 @@ def _read_columns(path: Path, target: str | None) -> tuple[np.ndarray, np.ndarra
     texts = [str(c) for c in frame.columns if frame[c].dtype.kind not in "fiub"]
     if texts:
         raise UsageError(
-            f"the columns {', '.join(texts[:5])} of {path} do not hold numbers, and a trained "
-            "network cannot read them. Leave them out, or encode them as for its training.",
+            f"the columns {', '.join(texts[:5])} of {path} are not numeric, so the trained network "
+            "cannot use them. Leave them out, or encode them as in its training.",
             Remedy("target", texts[0], "names the target"),
         )
     return frame.to_numpy(np.float32), y
 
 
 def _fit_inputs(x: Any, f: ImportedFunction) -> Any:
-    """Give arrays the types of the network's inputs, and refuse other shapes."""
+    """Convert arrays to the types of the network's inputs, and check their shapes."""
 
     def check(array: np.ndarray, place: int) -> np.ndarray:
         value = f.inputs[place]

@@ -1,4 +1,4 @@
-"""From a trained network in a file to a folder with a smaller one and a report."""
+"""Pruning of a trained network: from a file to a folder with a smaller one and a report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from secateur.training.recipe import RECIPES
 
 __all__ = ["FinishedPruning", "NetworkSettings", "prune_network"]
 
-STAGES = ("as it came", "fitted", "pruned")
+STAGES = ("original", "fitted", "pruned")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class NetworkSettings:
     """Settings of a run that prunes a trained network.
 
     Attributes:
-        task: "regression" or "classification", or None to let network and targets decide.
+        task: "regression" or "classification", or None to infer it from the network and the
+            targets.
         what: What to prune: "weights", "units" or "both".
         inference: "moments", "local" or "global".
         target: Column of a table that is the target.
@@ -47,7 +48,7 @@ class NetworkSettings:
         retrain_epochs: Maximum number of epochs of each training between rounds.
         batch_size: Number of rows in a step.
         rate: Highest learning rate.
-        held_out: Share of the rows that training does not see.
+        held_out: Fraction of the rows that are held out.
         seed: Seed of everything random.
         minutes: Maximum duration of the whole run, or None.
     """
@@ -65,7 +66,7 @@ class NetworkSettings:
     minutes: float | None = None
 
     def describe(self) -> dict[str, Any]:
-        """Return the settings for people to read, without those that were left open."""
+        """Return the settings in readable form, without those that were not set."""
         return {k: v for k, v in asdict(self).items() if v is not None}
 
 
@@ -95,10 +96,10 @@ def prune_network(
     progress: bool = True,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> FinishedPruning:
-    """Make a trained network smaller, and write models, exports and report to a folder.
+    """Prune a trained network, and write models, exports and a report to a folder.
 
     The posterior starts around the network's weights; prior variances are learnt; the network is
-    fitted and pruned. Without targets the network's own outputs are what it is fitted to.
+    fitted and pruned. Without targets, it is fitted to the network's own outputs.
 
     Args:
         path: The ONNX file.
@@ -106,21 +107,21 @@ def prune_network(
         settings: Settings of the run.
         folder: Folder for the results.
         command: Command that repeats the run, for the report.
-        resume: Whether to go on from the checkpoint.
-        force: Whether to replace a run that is there.
+        resume: Whether to continue from the checkpoint.
+        force: Whether to replace an existing run.
         progress: Whether to show progress.
-        say: Function that is called with sentences about what was decided.
+        say: Function that is called with messages about the decisions made.
 
     Raises:
-        OnnxError, UsageError: What the user can correct.
+        OnnxError, UsageError: An error that the user can correct.
         RunInterrupted: Ctrl-C was pressed; the folder holds a checkpoint.
     """
     folder.claim(resume=resume, force=force)
     f, params = from_onnx(path)
     if len(f.outputs) != 1:
         names = ", ".join(v.name for v in f.outputs)
-        raise OnnxError(f"{path} has the outputs {names}. One output can be pruned for; cut the "
-                        "others off (onnx.utils.extract_model).")  # fmt: skip
+        raise OnnxError(f"{path} has the outputs {names}. Only networks with a single output can "
+            "be pruned; cut the others off (onnx.utils.extract_model).")  # fmt: skip
     if not params:
         raise UsageError(f"{path} has no weights to prune.")
     rows = read_network_data(data, f, target=settings.target)
@@ -161,15 +162,15 @@ def _take(x: Any, rows: np.ndarray) -> Any:
 def _split(
     data: NetworkData, f: Any, params: Any, settings: NetworkSettings, say: Callable[[str], None]
 ) -> _DividedRows:
-    """Return rows to train on and rows to judge by; outputs take the place of absent targets."""
+    """Return training rows and held-out rows; without targets, the network's outputs are used."""
     count = len(jax.tree.leaves(data.x)[0])
     order = np.random.default_rng(settings.seed).permutation(count)
     held = round(settings.held_out * count)
     training, judged = np.sort(order[held:]), np.sort(order[:held] if held else order)
     y = data.y
     if y is None:
-        say("there are no targets: the network's own outputs are used, and the accuracy below "
-            "is agreement with the network as it came")  # fmt: skip
+        say("there are no targets: the network's own outputs are used, and the accuracy below is "
+            "the agreement with the original network")  # fmt: skip
         y = compute_targets(f, params, data.x)
     else:
         y = _shape_targets(y, f, params, data.x)
@@ -185,10 +186,10 @@ def _split(
 
 
 def _shape_targets(y: np.ndarray, f: Any, params: Any, x: Any) -> np.ndarray:
-    """Return labels as whole numbers, and numbers in the shape of the network's outputs."""
+    """Return labels as integers, and numbers in the shape of the network's outputs."""
     y = np.asarray(y)
     if y.dtype.kind not in "fiub":
-        raise UsageError("the targets hold texts. Give classes as whole numbers from 0 on.")
+        raise UsageError("the targets are text. Give classes as integers starting at 0.")
     shape = jax.eval_shape(f, params, _take(x, np.arange(2))).shape[1:]
     if y.dtype.kind in "iub":
         y = y.astype(np.int32)
@@ -246,7 +247,7 @@ def _compare(
     try:
         small = compact(pruned, drop_inputs=False, inputs=_take(x, np.arange(min(8, len(y)))))
     except (UnsupportedOperation, RuntimeError) as error:
-        notes.append(f"dead units were not taken out: {error}")
+        notes.append(f"dead units were not removed: {error}")
     found = units(came.model.f, came.model.params, example)
     before = sum(unit.kind == "hidden" for unit in found.units)
     gone = 0

@@ -1,6 +1,6 @@
-"""From a table in a file to a folder with a pruned model and its report.
+"""Training and pruning on a table; results are a folder with the model and a report.
 
-Everything is decided by the table, the settings and the seed.
+The result is determined by the table, the settings and the seed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from secateur.tables import EncodedTable, encode_table, read_table
 
 __all__ = ["FinishedRun", "Split", "fit_table", "split_rows"]
 
-# Shares of a limited time: when training cools and must end; when rounds get short and must end.
+# Fractions of a limited time after which training cools and ends, and rounds become short and end.
 _FIT_TIME = (0.35, 0.55)
 _PRUNE_TIME = (0.75, 0.9)
 
@@ -66,13 +66,13 @@ def fit_table(
         settings: Settings of the run.
         folder: Folder for the results. During the run, it contains only a checkpoint.
         command: Command that repeats the run, for the report.
-        resume: Whether to go on from the checkpoint.
-        force: Whether to replace a run that is there.
+        resume: Whether to continue from the checkpoint.
+        force: Whether to replace an existing run.
         progress: Whether to show progress.
-        say: Function that is called with sentences about what was decided.
+        say: Function that is called with messages about the decisions made.
 
     Raises:
-        TableError, FolderError: What the user can correct.
+        TableError, FolderError: An error that the user can correct.
         RunInterrupted: Ctrl-C was pressed; the folder holds a checkpoint.
         FitError, ValueError, CheckpointError: As `fit` and `prune` raise them.
     """
@@ -88,7 +88,7 @@ def fit_table(
     say(_describe_sizes(table, len(split.training[1]), settings))
     requirements = _make_requirements(table.encoding.task, split.held_out, settings)
     with clock, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "prune: ")  # a caution says the same
+        warnings.filterwarnings("ignore", "prune: ")  # a caution already says this
         try:
             selection = _train(table, split, settings, requirements, folder, clock, progress)
         except (sc.FitError, ValueError):
@@ -144,7 +144,7 @@ def _check_average(settings: RunSettings) -> None:
 
 
 def _describe_average(average: Average, split: Split) -> str:
-    how = "each the same weight" if average.weighting == "equal" else "weights by their evidence"
+    how = "equal weights" if average.weighting == "equal" else "weights by their evidence"
     reason = "" if split.held_out is None else ", which predicts the held-out rows better"
     shares = ", ".join(f"{weight:.0%}" for weight in average.weights)
     return f"average of {len(average.models)} pruned restarts: {how}{reason} ({shares})"
@@ -171,24 +171,24 @@ def _read_table(
 
 def _describe_sizes(table: EncodedTable, training_rows: int, settings: RunSettings) -> str:
     encoding = table.encoding
-    hidden = ("?",) if settings.hidden is None else settings.hidden
+    hidden = ("(chosen by free energy)",) if settings.hidden is None else settings.hidden
     layers = " → ".join(map(str, (table.x.shape[1], *hidden, encoding.outputs)))
     held_out = len(table.y) - training_rows
     return (
-        f"{training_rows:,} rows to learn from, {held_out:,} held out; {len(encoding.columns)} "
+        f"{training_rows:,} training rows, {held_out:,} held out; {len(encoding.columns)} "
         f"columns, network {layers}"
     )
 
 
 class Split(NamedTuple):
-    """Rows to learn from and rows to judge by, as pairs of inputs and targets."""
+    """Training rows and held-out rows, as pairs of inputs and targets."""
 
     training: tuple[np.ndarray, np.ndarray]
     held_out: tuple[np.ndarray, np.ndarray] | None
 
 
 def split_rows(table: EncodedTable, settings: RunSettings) -> Split:
-    """Hold out rows at random: of classes, the same share of each as nearly as possible.
+    """Hold out rows at random; for classes, stratified as nearly as possible.
 
     Args:
         table: All rows.
@@ -221,7 +221,7 @@ def split_rows(table: EncodedTable, settings: RunSettings) -> Split:
 def _make_requirements(
     task: str, held_out: tuple[np.ndarray, np.ndarray] | None, settings: RunSettings
 ) -> dict[str, Any]:
-    """Return the options of `prune` that say what its result has to meet.
+    """Return the options of `prune` that are requirements on its result.
 
     Raises:
         UsageError: They do not apply to these targets, or there are no held-out rows.
@@ -232,18 +232,18 @@ def _make_requirements(
         return requirements
     if accuracy is not None and (task != "classification" or rmse is not None):
         raise UsageError(
-            "A least accuracy is for one target with classes.",
+            "A required accuracy is for classification with a single target.",
             Remedy("most_rmse", "ERROR", "is for targets that are numbers"),
         )
     if rmse is not None and task == "classification":
         raise UsageError(
-            "A largest root-mean-square error is for targets that are numbers.",
+            "A largest root-mean-square error is for numeric targets.",
             Remedy("least_accuracy", "SHARE", "is for classes"),
         )
     if held_out is None:
         raise UsageError(
-            "Accuracy and root-mean-square error are measured on held-out rows, and there are "
-            "none.",
+            "Accuracy and root-mean-square error are measured on held-out rows, but no rows are "
+            "held out.",
             Remedy("held_out", 0.2, "holds out a fifth of the rows"),
         )
     return {
@@ -263,7 +263,7 @@ def _train(
     clock: RunClock,
     progress: bool,
 ) -> Selection:
-    """Return a dense network as trained and as pruned, and what it was chosen from.
+    """Return a dense network before and after pruning, and the candidates that it was chosen from.
 
     Checkpoints go to the folder.
     """
@@ -271,7 +271,7 @@ def _train(
     likelihood: Any = sc.CategoricalLikelihood()
     if encoding.task == "classification":
         if settings.noise_prior is not None:
-            raise UsageError("A prior of the noise is for targets that are numbers. Leave it out.")
+            raise UsageError("A prior of the noise is for numeric targets. Leave it out.")
     else:
         prior = settings.noise_prior and Gamma(*settings.noise_prior)
         likelihood = sc.GaussianLikelihood(prior)

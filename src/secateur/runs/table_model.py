@@ -1,4 +1,4 @@
-"""What is done with the model of a finished run: predictions for other tables, and exports."""
+"""Uses of the model of a finished run: predictions for other tables, and exports."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def save_model(model: sc.Trained | Average, folder: RunFolder, extra: dict[str, 
     Args:
         model: The pruned model, or several of them that predict together, the best one first.
         folder: The folder.
-        extra: What is to be saved with it.
+        extra: Further facts to be saved with it.
     """
     if isinstance(model, sc.Trained):
         sc.save(model, folder.model, extra=extra)
@@ -51,7 +51,7 @@ def save_model(model: sc.Trained | Average, folder: RunFolder, extra: dict[str, 
 
 
 def load_model(folder: RunFolder) -> sc.Trained | Average:
-    """Read what a run predicts with: its model, or all restarts that are averaged.
+    """Load the model of a run, or all restarts that it averages.
 
     Args:
         folder: The folder of a finished run.
@@ -69,8 +69,8 @@ def load_model(folder: RunFolder) -> sc.Trained | Average:
     absent = [path for path in paths if not path.is_file()]
     if absent:
         raise FolderError(
-            f"the run averages {average['models']} networks, and {absent[0]} is not there. Copy "
-            "the whole folder of the run, or fit again."
+            f"the run averages {average['models']} networks, and {absent[0]} is missing. Copy the "
+            "whole folder of the run, or fit again."
         )
     return Average.from_models([model, *map(sc.load, paths)], average["weighting"])
 
@@ -91,19 +91,19 @@ def predict_table(
 ) -> tuple[pd.DataFrame, list[str]]:
     """Predict the rows of a table in a file, in its order; see `predict_rows`.
 
-    Columns that the model does not use may be absent, and what they hold does not matter.
+    Columns that the model does not use may be missing or contain anything.
 
     Args:
         model: Model of a run, from `load_model`.
-        path: Path of the table; its columns are found by name.
+        path: Path of the table; its columns are matched by name.
         interval: Probability of the interval.
         missing: "error"; "mean"; or "drop", which leaves the predictions of such rows empty.
-            Defaults to how the model was made.
+            Defaults to the setting of the fit.
         encoding: Encoding of a text file. Defaults to UTF-8.
         at_means: As in `Trained.predict`; of an average, for its best model alone.
 
     Returns:
-        The predictions, and what a user should know, in sentences.
+        The predictions, and messages for the user.
 
     Raises:
         TableError: The table does not have what the model needs, or the model was not made from a
@@ -133,18 +133,17 @@ def encode_used_columns(
 ) -> EncodedRows:
     """Encode the columns of a table that a model uses; its other inputs get their means.
 
-    A weight that was cut is exactly 0, so that any number in place of an input that is not used
-    gives the same predictions, to the bit.
+    A pruned weight is exactly 0, so predictions do not depend at all on the value of an unused
+    input.
 
     Args:
         model: A trained model, or an average.
-        encoding: How its inputs were made.
+        encoding: Encoding of its inputs.
         frame: A table from `read_table`, with `encoding.text_columns` as text.
         missing: As in `Encoding.encode`.
 
     Raises:
-        TableError: A column that is used is not there, or its values are not of the kind that they
-            were.
+        TableError: A column that is used is missing, or its values are of a different kind.
     """
     models = list_models(model)
     labels = make_labels(encoding, models[0])
@@ -182,7 +181,7 @@ def predict_rows(
 
     Args:
         model: A trained model, or an average.
-        encoding: How its inputs were made.
+        encoding: Encoding of its inputs.
         x: Inputs, of shape (rows, inputs).
         interval: Probability of the interval.
         at_means: As in `Trained.predict`; of an average, for its best model alone.
@@ -218,11 +217,11 @@ def export_run(
         folder: Folder of the run.
         path: File to write, which ends in `.onnx` or `.c`.
         data: A table with the same columns, for the scales of activations and, if it has the
-            targets, for what quantisation costs.
+            targets, for the cost of quantisation.
         options: Options of `secateur.export`.
 
     Raises:
-        FolderError, TableError, FileError, ExportError: What the user can correct.
+        FolderError, TableError, FileError, ExportError: An error that the user can correct.
     """
     model = sc.load(folder.find_model())
     rows = {} if data is None else _read_rows(model, data)
@@ -238,7 +237,7 @@ def export_run(
 
 
 def find_encoding(model: sc.Trained | Average) -> Encoding:
-    """Return how the inputs and targets of a model were made from a table.
+    """Return the encoding of the inputs and targets of a model of a table.
 
     Raises:
         TableError: The model was not made from a table.

@@ -1,4 +1,4 @@
-"""How good the model of a run is on another table that has the target."""
+"""Scores of the model of a run on another table that has the target."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def score_table(
     missing: str | None = None,
     encoding: str | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Compare what a model predicts for the rows of a table with its targets.
+    """Compare the predictions of a model for the rows of a table with the targets.
 
-    Columns that the model does not use may be absent, and what they hold does not matter.
+    Columns that the model does not use may be missing or contain anything.
 
     Args:
         model: Model of a run, from `secateur.runs.table_model.load_model`.
-        path: Path of the table; its columns are found by name.
+        path: Path of the table; its columns are matched by name.
         missing: "error"; "drop"; or "mean", which fills in inputs. Rows without a target are an
-            error, or are left out. Defaults to how the model was made.
+            error, or are left out. Defaults to the setting of the fit.
         encoding: Encoding of a text file. Defaults to UTF-8.
 
     Returns:
         The scores of `secateur.report.performance.score_prediction` with the number of `rows`, the
         `task` and, for numbers, the scores of each of the `targets`; for classes also `log_loss`,
-        which is −log_likelihood. Then what a user should know, in sentences.
+        which is −log_likelihood. Second, messages for the user.
 
     Raises:
         TableError: The table does not have the target or what the model needs, holds a class that
@@ -84,8 +84,8 @@ def _choose_rows(
     if absent:
         raise TableError(
             f"the table has no column {absent[0]!r}, which is the target of the model. It has "
-            f"{quote_names(list(frame.columns), 20)}. Add the target: without it there is nothing "
-            "to compare with."
+            f"{quote_names(list(frame.columns), 20)}. Add the target, which the predictions are "
+            "compared with."
         )
     gaps = find_gaps(frame[names])
     if not gaps:

@@ -25,58 +25,59 @@ class PrunedClassifier(ClassifierMixin, PrunedEstimator):
 
         p(y | x, θ) = σ(f(θ, x)) for two classes, softmax(f(θ, x))_y for more        θ ~ N(0, v)
 
-    Two classes have one logit, more have one each. Targets of only one class are refused, as is a
-    single row. Probabilities are averages over what is believed of the weights, and so less extreme
-    than those of a single best network. `X` may be an array, a sparse matrix, which is converted to
-    a dense one, or a table: columns of booleans, texts and pandas categories become inputs of 0 and
-    1. `transform` selects the columns that the network still uses.
+    There is one logit for two classes, and one per class for more. Targets with a single class, or
+    a single row, raise an error. Probabilities are averaged over the posterior of the weights, so
+    they are less extreme than those of a single best network. `X` may be an array, a sparse matrix,
+    which is converted to a dense one, or a table: columns of booleans, text and pandas categories
+    become inputs of 0 and 1. `transform` selects the columns that the network still uses.
 
     Args:
         hidden: "auto", which trains and prunes linear, narrow and wide networks and keeps the one
             with the lowest free energy; or the number of units of every hidden layer, () for none.
         activation: Activation function; see `secateur.networks.ACTIVATIONS`.
         inference: "moments", "local" or "global": how the free energy is computed.
-        posterior: "mean-field"; "unit", so that the weights of a unit have a covariance; or "auto",
-            so that the free energy after pruning chooses.
+        posterior: "mean-field"; "unit", which gives the weights of a unit a covariance; or "auto",
+            which tries both and lets the free energy after pruning choose.
         prior_variance: Prior variance v of every weight, for standardised inputs, where it is not
             learnt.
         learn_priors: Prior variances that are learnt: "inputs", "leaves" or None for none; see
             `secateur.fit`.
         class_weight: Weights of the rows by their class, which multiply `sample_weight`: None for
-            1; a dict, with 1 for classes that are not in it; or "balanced", with which all classes
-            have the same total weight and the mean weight of the rows is 1.
-        missing: What is done with missing values (nan, None) in `X`: "mean" fills in the mean of
-            the column, or its most frequent category, and adds an input that says where values are
-            missing if some are in the training data; "error" refuses them.
+            1; a dict, with 1 for classes that are not in it; or "balanced", which gives all classes
+            the same total weight, with a mean row weight of 1.
+        missing: Treatment of missing values (nan, None) in `X`: "mean" imputes the mean of the
+            column, or its most frequent category, and adds an indicator input for columns with
+            missing values in the training data; "error" raises an error.
         prune: Whether to prune after training.
         what: What to prune: "weights", "units" (also inputs) or "both".
-        grow: Whether weights that were cut may come back; see `secateur.prune`.
+        grow: Whether pruned weights may grow back; see `secateur.prune`.
         restarts: Number of initialisations; the one with the lowest free energy is kept.
         average: None, or how to average the predictions of all pruned restarts: "equal" weights, or
             "evidence" for weights in proportion to exp(−free energy); see `secateur.Average`.
         recipe: "default", "paper" or a `secateur.Recipe`.
-        epochs: Maximum number of epochs. By default training ends by itself.
+        epochs: Maximum number of epochs. By default, training ends when the free energy has
+            levelled off.
         retrain_epochs: Maximum number of epochs after each round of pruning.
         batch_size: Number of rows in a step. Defaults to the recipe's.
         rate: Learning rate. Defaults to the recipe's.
         trust: Weight of the previous posterior in `partial_fit`, above 0 and up to 1; see
             `secateur.update`.
-        random_state: An int for results that can be repeated.
+        random_state: An int for reproducible results.
         verbose: Whether to show progress.
 
     Attributes:
         classes_: Labels, in the order of the columns of `predict_proba`.
         result_: The `secateur.Trained` model; `secateur.save` takes it.
-        average_: The `secateur.Average` that predicts, or None where `result_` predicts alone.
+        average_: The `secateur.Average` that predicts, or None if `result_` predicts alone.
         free_energy_: Free energy in nats, lower is better; comparable between settings on the same
             data.
-        n_weights_: Number of weights that are left.
-        structures_: What was compared: structure, weights and free energy of every candidate.
-        pruned_fraction_: Share of the weights that was removed.
+        n_weights_: Number of remaining weights.
+        structures_: Structure, weights and free energy of every candidate.
+        pruned_fraction_: Fraction of the weights that was removed.
         rounds_: Rounds of pruning; see `secateur.Round`.
-        n_iter_: Number of epochs of all trainings.
+        n_iter_: Total number of epochs.
         selected_features_: For every column of `X`, whether the network still uses it.
-        input_names_: Names of the network's inputs, of which a column of categories makes several.
+        input_names_: Names of the network's inputs; a column of categories becomes several.
         n_features_in_: Number of columns of `X`.
         feature_names_in_: Their names, if `X` had any.
 
@@ -138,19 +139,18 @@ class PrunedClassifier(ClassifierMixin, PrunedEstimator):
     ) -> PrunedClassifier:
         """Learn from new rows without the old ones; the first call is `fit`.
 
-        The posterior so far is the prior of the new rows; see `secateur.update`. Rows are
-        standardised and encoded as the first ones were, and what was pruned stays pruned.
+        The current posterior is the prior of the new rows; see `secateur.update`. Rows are
+        standardised and encoded like the first ones, and pruned weights stay pruned.
 
         Args:
             X: Inputs, of shape (rows, features).
             y: Labels, of shape (rows,). In the first call there must be at least two classes.
-            classes: All classes that there will be, for the first call. Defaults to those of its
-                rows.
+            classes: All classes that will occur, for the first call. Defaults to those of its rows.
             sample_weight: Weight of each row, as in `fit`.
         """
         if self.class_weight == "balanced":
             raise ValueError(
-                "class_weight='balanced' needs all rows at once, and partial_fit sees some of "
+                "class_weight='balanced' needs all rows at once, but partial_fit sees only some of "
                 "them. Give a dict of weights."
             )
         if not hasattr(self, "result_"):
@@ -173,7 +173,7 @@ class PrunedClassifier(ClassifierMixin, PrunedEstimator):
         return rows._replace(y=column_or_1d(rows.y, warn=True))
 
     def _fit_classes(self, rows: Rows, classes: np.ndarray, name: str) -> None:
-        """Train for classes of which the rows have at least two."""
+        """Train on rows that contain at least two classes."""
         if len(rows.y) > 1 and len(np.unique(rows.y)) < 2:
             raise ValueError(
                 f"the targets have one class only, {rows.y.tolist()[0]!r}. Classification needs at "
@@ -188,7 +188,7 @@ class PrunedClassifier(ClassifierMixin, PrunedEstimator):
         self._fit_first(self._weight_classes(rows), targets, likelihood, [target])
 
     def _make_targets(self, y: np.ndarray) -> np.ndarray:
-        """Return the numbers of classes, as the likelihood takes them."""
+        """Return the indices of classes, as the likelihood expects them."""
         numbers = np.minimum(np.searchsorted(self.classes_, y), len(self.classes_) - 1)
         unknown = np.flatnonzero(self.classes_[numbers] != y)
         if len(unknown):

@@ -1,4 +1,4 @@
-"""What the estimators share: parameters, rows in, training, and what is left of the features."""
+"""Code shared by the estimators: parameters, input rows, training, and remaining features."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
     verbose: bool
 
     def _store_parameters(self, arguments: dict[str, Any]) -> None:
-        """Store the arguments of `__init__` as they are, as scikit-learn asks."""
+        """Store the arguments of `__init__` unchanged, as scikit-learn requires."""
         for name in self._get_param_names():
             setattr(self, name, arguments[name])
 
@@ -89,7 +89,7 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
             X: Inputs.
             y: Targets.
             sample_weight: Weights of the rows, or None.
-            reset: Whether these rows are the first, which later ones must be like.
+            reset: Whether these are the first rows, which later ones must match.
             target_checks: `multi_output` and `y_numeric` of `sklearn.utils.check_X_y`.
         """
         if self.missing not in _MISSING:
@@ -122,14 +122,14 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
         }
 
     def encode(self, X: Any) -> np.ndarray:
-        """Return the inputs of the network for rows of X: what an exported network takes.
+        """Return the inputs of the network for rows of X, as an exported network takes them.
 
         Args:
             X: Inputs, of shape (rows, features).
 
         Returns:
-            An array with one column for each of `input_names_`. It is X itself if that is an array
-            of numbers and nothing was missing in training.
+            An array with one column for each of `input_names_`. This is X itself if X is a numeric
+            array and nothing was missing in training.
         """
         check_is_fitted(self)
         if self._encoding.needs_table(X):
@@ -153,7 +153,7 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
 
         Args:
             rows: Rows from `_read_rows`.
-            targets: Their targets as the likelihood takes them.
+            targets: Their targets, as the likelihood expects them.
             likelihood: The likelihood, with one output for each of the table's targets or, if it
                 is categorical, for each class.
             table_targets: Names of the targets, for exports.
@@ -242,7 +242,7 @@ class PrunedEstimator(SelectorMixin, BaseEstimator):
         return (Structure(sizes, linear_path=not sizes),)
 
     def _update(self, rows: Rows, targets: np.ndarray) -> None:
-        """Learn from more rows, with the posterior so far as the prior."""
+        """Learn from more rows, with the current posterior as the prior."""
         x = self._encoding.encode(rows.X, missing=self.missing)
         key = jax.random.fold_in(self._make_key(), self.n_iter_)
 

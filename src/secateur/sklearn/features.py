@@ -1,4 +1,4 @@
-"""How the columns of X become inputs of a network: numbers, categories and missing values."""
+"""Encoding of the columns of X as inputs of a network: numbers, categories and missing values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUMBERS = {"integer", "floating", "mixed-integer-float", "decimal", "boolean", 
 
 
 def has_categories(X: Any) -> bool:
-    """Whether X is a table with columns whose dtype is not that of numbers."""
+    """Whether X is a table with columns of a dtype that is not numeric."""
     return isinstance(X, pd.DataFrame) and not all(map(_is_number_dtype, X.dtypes))
 
 
@@ -29,16 +29,16 @@ def _is_number_dtype(dtype: Any) -> bool:
 
 @dataclass(frozen=True)
 class FeatureEncoding:
-    """What each column of X becomes, learnt from the rows of the first `fit`.
+    """The encoding of each column of X, learnt from the rows of the first `fit`.
 
     A column of numbers or booleans is one input. A column of categories is one input of 0 and 1
     for each category, or a single one for two categories. Missing numbers become the mean of the
-    column, missing categories the most frequent one, and every column in which values were missing
-    in the training data has one more input, which is 1 where the value is missing. These inputs
-    come last.
+    column, missing categories the most frequent one, and every column with missing values in the
+    training data has an additional input, which is 1 where the value is missing. These inputs come
+    last.
 
     Attributes:
-        columns: The columns, with the value that stands in for a missing one.
+        columns: The columns, with the replacement for a missing value.
         indicators: Positions of the columns in which values were missing.
 
     Example:
@@ -129,15 +129,15 @@ class FeatureEncoding:
         """Return the inputs of the network, in float64.
 
         Args:
-            X: Rows like those that the encoding was learnt from.
-            missing: "mean", to fill in missing values, or "error", to refuse them.
+            X: Rows like those from which the encoding was learnt.
+            missing: "mean" to impute missing values, or "error".
 
         Raises:
-            ValueError: A value is missing, infinite, or not of the kind that it was.
+            ValueError: A value is missing, infinite, or of a different kind than before.
         """
         matrix = self._make_matrix(X, warn=missing == "mean")
         if np.isinf(matrix).any():
-            raise ValueError("X holds values that are infinite. Correct them, or leave them empty.")
+            raise ValueError("X contains infinite values. Correct them, or leave them empty.")
         is_missing = np.isnan(matrix)
         if not is_missing.any() and not self.indicators:
             return matrix
@@ -145,7 +145,7 @@ class FeatureEncoding:
             row, place = np.argwhere(is_missing)[0]
             name = self.columns[self.sources[place]].name
             raise ValueError(
-                f"column {name!r} has no value, or one that was not there in training, in row "
+                f"column {name!r} has no value, or one that did not occur in training, in row "
                 f"{row}. Fill it in, or set missing='mean'."
             )
         starts = np.cumsum([0, *(len(column.inputs) for column in self.columns)])
@@ -164,7 +164,7 @@ class FeatureEncoding:
 
 
 def _describe_column(name: str, values: pd.Series) -> Column:
-    """Return what a column of a table is, by its dtype or, where that says nothing, its values."""
+    """Return the kind of a column of a table, by its dtype or, if that is `object`, its values."""
     if isinstance(values.dtype, pd.CategoricalDtype):
         present = set(values.dropna())
         levels = [str(level) for level in values.dtype.categories if level in present]
@@ -178,17 +178,20 @@ def _describe_column(name: str, values: pd.Series) -> Column:
         if content != "string":
             raise ValueError(
                 f"column {name!r} has dtype {values.dtype} and holds values of the kind "
-                f"{content!r}. Supported: numbers, booleans, texts and pandas categories."
+                f"{content!r}. Supported: numbers, booleans, text and pandas categories."
             )
         levels = sorted({str(value) for value in values.dropna()})
         if len(levels) > MAX_CATEGORIES:
             raise ValueError(
-                f"column {name!r} holds {len(levels)} different texts, such as {levels[0]!r}, and "
+                f"column {name!r} has {len(levels)} different text values, such as {levels[0]!r}, "
+                "and "
                 f"at most {MAX_CATEGORIES} are taken as categories. Leave the column out, or "
                 "convert it to the dtype 'category', of which there may be any number."
             )
     if len(set(levels)) < len(levels):
-        raise ValueError(f"column {name!r} has categories that read alike. Give each its own text.")
+        raise ValueError(
+            f"column {name!r} has categories with the same name. Give each a different name."
+        )
     return Column(name, "category" if levels else "number", tuple(levels))
 
 
@@ -199,8 +202,8 @@ def _encode_column(column: Column, values: pd.Series, warn: bool) -> np.ndarray:
             return values.to_numpy(np.float64, na_value=np.nan)[:, None]
         except (TypeError, ValueError):
             raise ValueError(
-                f"column {column.name!r} holds values that are not numbers, and it held numbers "
-                "when the estimator was fitted. Correct them, or leave them empty."
+                f"column {column.name!r} contains values that are not numbers, but contained "
+                "numbers when the estimator was fitted. Correct them, or leave them empty."
             ) from None
     is_missing = values.isna().to_numpy(bool)
     labels = np.array([None if gap else str(v) for v, gap in zip(values, is_missing, strict=True)])
@@ -228,7 +231,7 @@ def _choose_fill(column: Column, means: np.ndarray) -> float | str:
 
 
 def _spread_fill(column: Column) -> np.ndarray:
-    """Return what stands in each input of a column for a missing value."""
+    """Return the replacement for a missing value in each input of a column."""
     if column.kind != "category":
         assert isinstance(column.fill, float)
         return np.array([column.fill])

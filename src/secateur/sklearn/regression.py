@@ -25,18 +25,18 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
         y = f(θ, x) + noise        θ ~ N(0, prior_variance)        noise ~ N(0, 1/γ_m), γ_m unknown
         y ~ Poisson(exp f(θ, x))                                   with likelihood="poisson"
 
-    Inputs and targets are standardised inside, counts excepted. A target column with only one value
-    is refused, as is a single row. `X` may be an array, a sparse matrix, which is converted to a
-    dense one, or a table: columns of booleans, texts and pandas categories become inputs of 0 and
-    1. `transform` selects the columns that the network still uses.
+    Inputs and targets (except counts) are standardised internally. A target column with a single
+    value, or a single row, raises an error. `X` may be an array, a sparse matrix, which is
+    converted to a dense one, or a table: columns of booleans, text and pandas categories become
+    inputs of 0 and 1. `transform` selects the columns that the network still uses.
 
     Args:
         hidden: "auto", which trains and prunes linear, narrow and wide networks and keeps the one
             with the lowest free energy; or the number of units of every hidden layer, () for none.
         activation: Activation function; see `secateur.networks.ACTIVATIONS`.
         inference: "moments", "local" or "global": how the free energy is computed.
-        posterior: "mean-field"; "unit", so that the weights of a unit have a covariance; or "auto",
-            so that the free energy after pruning chooses.
+        posterior: "mean-field"; "unit", which gives the weights of a unit a covariance; or "auto",
+            which tries both and lets the free energy after pruning choose.
         prior_variance: Prior variance of every weight, for standardised data, where it is not
             learnt.
         learn_priors: Prior variances that are learnt: "inputs", "leaves" or None for none; see
@@ -44,37 +44,38 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
         noise_prior: Shape and rate of the Gamma prior of the noise's precision, for standardised
             targets. Defaults to the recipe's, (1, 0.01).
         likelihood: "gaussian", or "poisson" for targets that are counts.
-        missing: What is done with missing values (nan, None) in `X`: "mean" fills in the mean of
-            the column, or its most frequent category, and adds an input that says where values are
-            missing if some are in the training data; "error" refuses them.
+        missing: Treatment of missing values (nan, None) in `X`: "mean" imputes the mean of the
+            column, or its most frequent category, and adds an indicator input for columns with
+            missing values in the training data; "error" raises an error.
         prune: Whether to prune after training.
         what: What to prune: "weights", "units" (also inputs) or "both".
-        grow: Whether weights that were cut may come back; see `secateur.prune`.
+        grow: Whether pruned weights may grow back; see `secateur.prune`.
         restarts: Number of initialisations; the one with the lowest free energy is kept.
         average: None, or how to average the predictions of all pruned restarts: "equal" weights, or
             "evidence" for weights in proportion to exp(−free energy); see `secateur.Average`.
         recipe: "default", "paper" or a `secateur.Recipe`.
-        epochs: Maximum number of epochs. By default training ends by itself.
+        epochs: Maximum number of epochs. By default, training ends when the free energy has
+            levelled off.
         retrain_epochs: Maximum number of epochs after each round of pruning.
         batch_size: Number of rows in a step. Defaults to the recipe's.
         rate: Learning rate. Defaults to the recipe's.
         trust: Weight of the previous posterior in `partial_fit`, above 0 and up to 1; see
             `secateur.update`.
-        random_state: An int for results that can be repeated.
+        random_state: An int for reproducible results.
         verbose: Whether to show progress.
 
     Attributes:
         result_: The `secateur.Trained` model; `secateur.save` takes it.
-        average_: The `secateur.Average` that predicts, or None where `result_` predicts alone.
+        average_: The `secateur.Average` that predicts, or None if `result_` predicts alone.
         free_energy_: Free energy in nats, lower is better; comparable between settings on the same
             data.
-        n_weights_: Number of weights that are left.
-        structures_: What was compared: structure, weights and free energy of every candidate.
-        pruned_fraction_: Share of the weights that was removed.
+        n_weights_: Number of remaining weights.
+        structures_: Structure, weights and free energy of every candidate.
+        pruned_fraction_: Fraction of the weights that was removed.
         rounds_: Rounds of pruning; see `secateur.Round`.
-        n_iter_: Number of epochs of all trainings.
+        n_iter_: Total number of epochs.
         selected_features_: For every column of `X`, whether the network still uses it.
-        input_names_: Names of the network's inputs, of which a column of categories makes several.
+        input_names_: Names of the network's inputs; a column of categories becomes several.
         n_features_in_: Number of columns of `X`.
         feature_names_in_: Their names, if `X` had any.
 
@@ -148,12 +149,12 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> PrunedRegressor:
         """Learn from new rows without the old ones; the first call is `fit`.
 
-        The posterior so far is the prior of the new rows; see `secateur.update`. Rows are
-        standardised and encoded as the first ones were, and what was pruned stays pruned.
+        The current posterior is the prior of the new rows; see `secateur.update`. Rows are
+        standardised and encoded like the first ones, and pruned weights stay pruned.
 
         Args:
             X: Inputs, of shape (rows, features).
-            y: Targets, of the shape that they had in the first call, except for the number of rows.
+            y: Targets, with the same shape as in the first call, except for the number of rows.
             sample_weight: Weight of each row, as in `fit`.
         """
         if not hasattr(self, "result_"):
@@ -187,7 +188,7 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
             if len(bad):
                 raise ValueError(
                     f"y is {targets[tuple(bad[0])]:g} in row {bad[0][0]}. Targets of "
-                    "likelihood='poisson' are counts: whole numbers, at least 0."
+                    "likelihood='poisson' are counts: integers, at least 0."
                 )
         return targets
 
@@ -196,8 +197,8 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
 
         Args:
             X: Inputs, of shape (rows, features).
-            return_std: Whether to return the standard deviation of the targets as well: that of
-                f(θ, x) under the beliefs about the weights, and the noise, together.
+            return_std: Whether to also return the standard deviation of the targets, which includes
+                the uncertainty about the weights and the noise.
 
         Returns:
             The means (of counts, the mean rates) in the shape of `y`; with return_std a pair of
@@ -210,7 +211,7 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
         return mean, self._as_targets(prediction.standard_deviation)
 
     def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ends of the central interval that holds a target with a probability.
+        """Return the ends of the central interval that contains a target with a given probability.
 
         Args:
             X: Inputs, of shape (rows, features).

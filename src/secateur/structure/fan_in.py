@@ -1,4 +1,4 @@
-"""What each unit sums over: which axes of the weights, and which leaves together."""
+"""What each unit sums over: axes of the weights, and leaves that belong together."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def find_fan_in(f: Callable[[Any, Any], Any], params: Any, x: Any) -> list[FanIn
 
     A matrix is summed over the axes that its product contracts; its other axes count units. A bias
     (or another matrix' product) that is added to that product, unit by unit, belongs to them. Only
-    leaves whose every use tells the same are found, and none that nothing is multiplied with.
+    leaves all of whose uses agree are found, and none that is never multiplied.
 
     Args:
         f: Any pure JAX function `f(params, x)`.
@@ -88,7 +88,7 @@ def _leaf_terms(leaf: int, shape: tuple[int, ...]) -> Terms:
 
 @dataclass
 class LeafUses:
-    """What has been found of the leaves, for the whole function.
+    """What has been found about the leaves, for the whole function.
 
     Attributes:
         shapes: Shapes of the leaves.
@@ -140,7 +140,7 @@ class FanInSearch(Interpreter):
 
     Args:
         program: Flat equations.
-        uses: What is found, for the whole function.
+        uses: Collects what is found, for the whole function.
     """
 
     rules = RuleTable()
@@ -163,7 +163,7 @@ class FanInSearch(Interpreter):
         self.values[slot] = value
 
     def apply_default(self, equation: Equation, operands: list[Terms]) -> list[Terms]:
-        """Forget leaves that enter what is not a sum."""
+        """Discard leaves that enter operations other than sums."""
         return [{} for _ in equation.outputs]
 
     def scan(self, equation: Equation, operands: list[Terms]) -> list[Terms]:
@@ -202,7 +202,8 @@ def _add(search: FanInSearch, equation: Equation, values: list[Terms]) -> list[T
                 continue
             pairs = list(zip(term.axes, another.axes, strict=True))
             known = [(a, b) for a, b in pairs if a is not None and b is not None]
-            # An axis of one alone (a bias for every position) tells its elements apart, not units.
+            # An axis that only one of them has (a bias for every position) distinguishes elements,
+            # not units.
             fits = len(known) == sum(a is not None or b is not None for a, b in pairs)
             shapes = search.uses.shapes[one], search.uses.shapes[other]
             same = all(a[1] == b[1] and shapes[0][a[0]] == shapes[1][b[0]] for a, b in known)
@@ -298,7 +299,7 @@ def _broadcast(search: FanInSearch, equation: Equation, values: list[Terms]) -> 
 
 @_declare("reshape")
 def _reshape(search: FanInSearch, equation: Equation, values: list[Terms]) -> list[Terms]:
-    """Axes of length one come and go; of any other reshape, nothing is known."""
+    """Axes of length one may be inserted and dropped; for any other reshape, nothing is known."""
     before = [n for n in equation.inputs[0].shape if n != 1]  # type: ignore[union-attr]
     after = equation.params["new_sizes"]
     if before != [n for n in after if n != 1]:

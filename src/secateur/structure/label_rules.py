@@ -30,7 +30,7 @@ class LabelRules(Interpreter):
 
     @classmethod
     def knows(cls, name: str) -> bool:
-        """Whether a primitive freezes no more axes than it has to."""
+        """Whether a primitive freezes no more axes than necessary."""
         return cls.has_rule(name) or primitives.KINDS.get(name) is Kind.MIXTURE
 
     def apply_default(self, equation: Equation, operands: list[AxisLabels]) -> list[AxisLabels]:
@@ -310,7 +310,7 @@ def _conv(search: LabelRules, equation: Equation, values: list[AxisLabels]) -> l
 
 @_declare(*primitives.REDUCTIONS, *primitives.ARGUMENTS)
 def _reduce(search: LabelRules, equation: Equation, values: list[AxisLabels]) -> list[AxisLabels]:
-    """What is summed over cannot be a unit: a mean would have to know how many are left."""
+    """A summed axis cannot have units: a mean would depend on how many of them remain."""
     x, *_ = values
     gone = set(equation.params["axes"])
     for axis in gone:

@@ -1,8 +1,8 @@
-"""Every element of every axis has a label; elements that must live or die together share one.
+"""Every element of every axis has a label; elements that can only be removed together share one.
 
 Labels are numbers with a union-find over them. Two are special: an element of an axis that counts
 data (rows, positions, time) cannot belong to a unit, and an element that was made by copying or is
-constant belongs to whatever it meets.
+constant belongs to whatever it is combined with.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-ANY = -1  # constant or copied: goes with whatever it meets
+ANY = -1  # constant or copied: belongs to whatever it is combined with
 DATA = -2  # rows, positions, time steps: not units
 
 Labels = np.ndarray  # of integers, one for each element of an axis
@@ -45,7 +45,7 @@ class Partition:
         self._parent: list[int] = []
         self._frozen: dict[int, Any] = {}
         self.inputs: set[int] = set()
-        self.reason: Any = None  # why labels are being frozen now
+        self.reason: Any = None  # reason for which labels are currently being frozen
 
     def fresh(self, size: int) -> Labels:
         """Return new labels; an axis of length one distinguishes no units."""
@@ -56,14 +56,14 @@ class Partition:
         return np.arange(first, first + size)
 
     def root(self, label: int) -> int:
-        """Return the label that stands for all that share its fate."""
+        """Return the label that represents all labels of its class."""
         while self._parent[label] != label:
             self._parent[label] = self._parent[self._parent[label]]
             label = self._parent[label]
         return label
 
     def unify(self, one: Labels, other: Labels) -> Labels:
-        """Let elements that meet one by one live or die together."""
+        """Merge the classes of elements that are combined one by one."""
         if len(one) != len(other):  # an axis of length one is spread over the other
             one, other = (one, other) if len(one) > len(other) else (other, one)
             other = np.full(len(one), DATA if other[0] == DATA else ANY)
@@ -83,7 +83,7 @@ class Partition:
         return result
 
     def freeze(self, labels: Labels) -> Labels:
-        """Note that these elements cannot be units; return labels that say so."""
+        """Record that these elements cannot be units; return labels that mark this."""
         for label in labels.tolist():
             if label >= 0:
                 self._frozen.setdefault(label, self.reason)

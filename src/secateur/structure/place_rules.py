@@ -1,4 +1,4 @@
-"""How labels pass through lookups, updates, orderings and what makes numbers from nothing."""
+"""How labels pass through lookups, updates, orderings and primitives without operands."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ __all__ = ["FrozenAxes", "Unit", "Units", "place_rules", "units"]
 
 @dataclass(frozen=True)
 class Unit:
-    """Weights that live or die together.
+    """Weights that can only be removed together.
 
     Attributes:
         kind: "input" for all that one input feature feeds; else "hidden".
@@ -55,13 +55,13 @@ class Unit:
 
 @dataclass(frozen=True)
 class FrozenAxes:
-    """Axes of weights in which no element can be a unit, and the operation that is the reason.
+    """Axes of weights in which no element can be a unit, and the operation that causes it.
 
     Attributes:
         operation: Name of the primitive; "output" for what the function returns.
-        where: User's line behind it.
-        known: Whether the search knows the operation. If not, there may be units that it has
-            not found.
+        where: Line of user code behind it.
+        known: Whether the search knows the operation. If not, there may be units that were not
+            found.
         axes: (path of the leaf, axis) of the weights.
     """
 
@@ -108,7 +108,7 @@ class Units:
                 for path, axis, n in members
             )
             lines.append(f"  {count:5d} {kind}: {where}")
-        lines += [f"  left whole by an operation that is not known: {f}"
+        lines += [f"  not divided into units, because of an unknown operation: {f}"
                   for f in self.frozen if not f.known]  # fmt: skip
         return "\n".join(lines)
 
@@ -117,8 +117,8 @@ def units(f: Callable[[Any, Any], Any], params: Any, x: Any) -> Units:
     """Find the units of any model function: dense and GRU units, conv channels, heads, inputs.
 
     Elements of axes that meet (in a product, a sum, a concatenation …) are followed through the
-    function's equations. A unit is a set of indices that nothing mixes with others but products
-    with weights of its own: with all its weights 0 it has no influence, and can be taken out.
+    function's equations. A unit is a set of indices that are combined with others only in products
+    with the unit's own weights: if all of these are 0, it has no influence and can be removed.
 
     Args:
         f: Any pure JAX function `f(params, x)`; the first axis of `x` counts rows.
@@ -194,7 +194,7 @@ class UnitSearch(LabelRules):
             slices.append(AxisLabels(value.labels[1:], value.vanishes[1:], value.zero))
         body: Any = None
 
-        # Something may not vanish any more after a step: look again with that known.
+        # If a value no longer vanishes after a step, label the body again with that knowledge.
         def step(carry: list[AxisLabels], attempt: int) -> list[AxisLabels]:
             nonlocal body
             body = self.nested(parts.body, [*consts, *carry, *slices])
@@ -238,13 +238,13 @@ class UnitSearch(LabelRules):
         return results
 
     def remat(self, equation: Equation, operands: list[AxisLabels]) -> list[AxisLabels]:
-        """Label a recomputed part as if its equations stood here."""
+        """Label a recomputed part as if its equations were inlined."""
         body = self.nested(recomputed_part(equation), operands)
         self.bodies[equation.index] = [body]
         return body.results
 
     def own_labels(self, value: AxisLabels) -> AxisLabels:
-        """Give a constant start of a loop's state labels of its own: the steps say what it is."""
+        """Give a constant initial state of a loop new labels; the steps determine their classes."""
         labels = tuple(
             self.partition.fresh(len(a)) if np.all(a == ANY) else a for a in value.labels
         )
@@ -318,7 +318,7 @@ class LabelledFunction:
     result_structure: Any
 
     def units(self) -> Units:
-        """Return what can be taken out."""
+        """Return the units, which can be removed."""
         partition = self.partition
         frozen = partition.frozen_roots()
         inputs = {partition.root(i) for i in partition.inputs}

@@ -1,4 +1,4 @@
-"""Values of a column as numbers, booleans or texts, and messages that name columns and rows."""
+"""Values of a column as numbers, booleans or text, and messages that name columns and rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from secateur.remedies import Remedy, UsageError
 
 __all__ = ["UNNAMED", "TableError"]
 
-# What pandas calls a first column without a name; we do so, too.
+# The name that pandas gives to a first column without a name; we use it, too.
 UNNAMED = "Unnamed: 0"
 
 # Squares of larger numbers, which standardising needs, come near the end of float64.
@@ -21,7 +21,7 @@ TRUTHS = {"true": 1.0, "false": 0.0}
 
 
 class TableError(UsageError):
-    """A table cannot be used as it is; the message names the column and says what would help."""
+    """A table cannot be used as it is; the message names the column and suggests what to do."""
 
 
 # --- words for messages ---------------------------------------------------------------------------
@@ -34,7 +34,7 @@ def quote_names(names: Sequence[Any], limit: int = 5) -> str:
 
 
 def number_rows(positions: Any, limit: int = 5) -> str:
-    """Return row numbers for a sentence: from 1, the header not counted."""
+    """Return row numbers for a sentence, counted from 1 without the header."""
     shown = ", ".join(str(int(p) + 1) for p in positions[:limit])
     more = "" if len(positions) <= limit else f" and {len(positions) - limit} more"
     return f"row{'s' if len(positions) > 1 else ''} {shown}{more}"
@@ -66,7 +66,7 @@ def _shorten(text: str, limit: int = 60) -> str:
 
 
 def find_missing(values: pd.Series) -> np.ndarray:
-    """Return which cells are missing: empty, blank or one of the words that pandas treats so."""
+    """Return which cells are missing: empty, blank or a word that pandas treats as missing."""
     is_missing = values.isna().to_numpy(bool)
     if _has_texts(values):
         is_blank = values[~is_missing].astype(str).str.strip() == ""
@@ -142,7 +142,7 @@ def to_truths(name: str, values: pd.Series) -> np.ndarray:
 
 
 def to_texts(values: pd.Series) -> np.ndarray:
-    """Return a column as texts without blanks around them, with None where a value is missing."""
+    """Return a column as stripped strings, with None where a value is missing."""
     is_missing = find_missing(values)
     texts = np.full(len(values), None, object)
     texts[~is_missing] = values[~is_missing].map(write_value).to_numpy(object)
@@ -150,7 +150,7 @@ def to_texts(values: pd.Series) -> np.ndarray:
 
 
 def write_value(value: Any) -> str:
-    """Return a value as text: a text without blanks around it, a whole number without decimals."""
+    """Return a value as text, without surrounding blanks; integers are written without decimals."""
     if isinstance(value, float | np.floating):
         number = float(value)
         if number.is_integer() and abs(number) < 1e15:

@@ -1,4 +1,4 @@
-"""A column of a table: what kind of values it has, and these as numbers or texts."""
+"""A column of a table: its kind, and its values as numbers or text."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from secateur.tables.dates import (
 
 __all__ = ["DATES", "MAX_CATEGORIES", "Column"]
 
-# What may be done with dates.
+# Treatments of dates.
 DATES = ("error", "parts")
 
-# Default of the number of different texts that a column of categories may have.
+# Default maximum number of different text values in a column of categories.
 MAX_CATEGORIES = 50
 _NUMBERS = {"integer", "floating", "mixed-integer-float", "decimal"}
 _DATES = {"datetime64", "datetime", "date", "time"}
@@ -60,13 +60,13 @@ def find_kind(
 
     Args:
         name: Name of the column, for messages.
-        values: The column; some value must be there.
-        max_categories: Maximum number of different texts in a column of categories.
+        values: The column; at least one value must be present.
+        max_categories: Maximum number of different text values in a column of categories.
         role: "column" or "target", for messages.
         dates: "error", or "parts" if dates are allowed.
 
     Raises:
-        TableError: The column holds dates, free text, or something else that cannot be used.
+        TableError: The column contains dates, free text, or something else that cannot be used.
 
     Example:
         >>> find_kind("age", pd.Series([31, 45])), find_kind("fed", pd.Series([True, False]))
@@ -84,10 +84,10 @@ def find_kind(
         example = str(values.dropna().iloc[0])
         raise _make_date_error(name, role, example, is_duration=dtype in _DURATIONS)
     if dtype not in ("string", "categorical", "mixed-integer", "mixed", "empty"):
-        problem = f"holds values of the kind {dtype!r}. Supported: numbers, booleans and texts."
+        problem = f"holds values of the kind {dtype!r}. Supported: numbers, booleans and text."
         raise make_column_error(name, role, problem)
     if not values.dropna().map(lambda v: isinstance(v, str | int | float | bool)).all():
-        raise make_column_error(name, role, "holds values that are neither numbers nor texts.")
+        raise make_column_error(name, role, "holds values that are neither numbers nor text.")
     return _find_kind_of_texts(name, values, max_categories, role, dates)
 
 
@@ -107,22 +107,24 @@ def _find_kind_of_texts(
             return "date"
         raise _make_date_error(name, role, distinct[0])
     if is_strange.sum() < 0.5 * is_present.sum() and len(distinct) > 10:
-        to_numbers(name, values, role=role)  # raises an error that says what is not a number
+        to_numbers(
+            name, values, role=role
+        )  # raises an error that names the value that is not a number
     rows = int(np.sum(is_present))
     examples = f"such as {quote_names(distinct, 2)}"
     if len(distinct) > max_categories:
         raise make_column_error(
             name,
             role,
-            f"holds {len(distinct)} different texts, {examples}; that is free text, or too many "
-            f"categories (at most {max_categories}).",
+            f"holds {len(distinct)} different text values, {examples}; this is free text, or too "
+            f"many categories (at most {max_categories}).",
             Remedy("max_categories", len(distinct), "allows as many"),
             advise_drop=True,
         )
     if len(distinct) > max(2, rows // 2):
         problem = (
-            f"holds {len(distinct)} different texts in {rows} rows, {examples}; these are names or "
-            "free text rather than categories."
+            f"holds {len(distinct)} different text values in {rows} rows, {examples}; these are "
+            "names or free text rather than categories."
         )
         raise make_column_error(name, role, problem, advise_drop=True)
     return "category"
@@ -133,8 +135,8 @@ def _make_date_error(
 ) -> TableError:
     kind = "durations or periods" if is_duration else "dates or times"
     problem = (
-        f"holds {kind}, such as {example!r}. Turn them into numbers that mean something here, such "
-        "as days since an event."
+        f"holds {kind}, such as {example!r}. Convert them to meaningful numbers, such as days "
+        "since an event."
     )
     if is_duration or role == "target":
         return make_column_error(name, role, problem)
@@ -153,15 +155,15 @@ class Column:
 
     Attributes:
         name: Name in the header.
-        kind: "number", "boolean", "category", "date", or "presence" for a column with only one
-            value, of which it only matters whether it is there.
-        categories: Texts of a category, sorted, or the weekdays of a date. Two of them make one
-            input, more one input each.
-        fill: What missing values are replaced by: the mean of the numbers, the most frequent
-            category, or the means of a date's inputs, of the rows that the column was made from.
-        limits: Least and largest number of these rows, or None where there are no numbers.
-        has_indicator: Whether a last input is 1 where the value is missing, and else 0.
-        date_format: Format of a date as for `strptime`, without that of the time.
+        kind: "number", "boolean", "category", "date", or "presence" for a column with a single
+            value, of which only the presence matters.
+        categories: Sorted names of the categories, or the weekdays of a date. Two of them become
+            one input, more become one input each.
+        fill: Replacement for missing values: the mean of the numbers, the most frequent category,
+            or the means of a date's inputs, of the rows that the column was made from.
+        limits: Smallest and largest number in these rows, or None if they are not numbers.
+        has_indicator: Whether the last input is an indicator of missing values, 1 or 0.
+        date_format: Format of the date for `strptime`, without the time.
         parts: Numbers that a date becomes; see `secateur.tables.dates.compute_parts`.
     """
 
@@ -178,7 +180,7 @@ class Column:
     def from_values(
         cls, name: str, values: pd.Series, max_categories: int, dates: str = "error"
     ) -> Column | None:
-        """Return what a column is, or None if it has only one value."""
+        """Return the encoding of a column, or None if it has only one value."""
         kind = find_kind(name, values, max_categories=max_categories, dates=dates)
         if kind == "date":
             return cls._from_dates(name, values)
@@ -200,7 +202,7 @@ class Column:
         dates = read_dates(name, values, date_format)
         present = dates[~dates.isna()]
         parts = tuple(part for part, v in compute_parts(present).items() if np.ptp(v) > _SAME)
-        # Weekdays say nothing of dates that are weeks or months apart.
+        # Weekdays are meaningless for dates that are weeks or months apart.
         gaps = np.diff(np.unique(present.normalize().to_numpy()))
         is_daily = bool(np.any(gaps < np.timedelta64(7, "D")))
         weekdays = set(find_weekdays(present)) if is_daily else set()
@@ -213,7 +215,7 @@ class Column:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Column:
-        """Return a column from the dict that its fields make, with lists for tuples."""
+        """Return a column from a dict of its fields, with lists in place of tuples."""
         fields: dict[str, Any] = {
             name: tuple(field) if isinstance(field, list) else field
             for name, field in value.items()
@@ -226,7 +228,7 @@ class Column:
 
     @property
     def inputs(self) -> list[str]:
-        """Return the names of the inputs that it makes."""
+        """Return the names of the inputs that it becomes."""
         if self.kind == "category":
             names = [f"{self.name}={category}" for category in self._shown_categories]
         elif self.kind == "date":
@@ -253,7 +255,7 @@ class Column:
             fill: Whether missing values are replaced.
 
         Raises:
-            TableError: Values are not of the kind that they were when the encoding was made.
+            TableError: Values are of a different kind than in the training data.
         """
         inputs = self._encode_values(values, fill)
         if self.has_indicator:
@@ -302,7 +304,7 @@ class Column:
                 f"column {self.name!r} holds {kind}{quote_names(sorted(set(labels[unseen])))} in "
                 f"{number_rows(values.index[unseen])}, which the model has not seen. Known: "
                 f"{quote_names(self.categories, 20)}. Correct or remove these rows, or fit again "
-                "with data that hold them."
+                "with data that contain them."
             )
         hot = np.full((len(codes), len(self.categories)), np.nan)
         hot[codes >= 0] = np.eye(len(self.categories))[codes[codes >= 0]]

@@ -2,7 +2,7 @@
 
 A date becomes its year, its day of the year as a point on a circle (sine and cosine), and its
 weekday; a time of day becomes a point on a circle. The order of day, month and year is decided once
-for a column and kept, so that new rows are read alike.
+per column and stored, so that new rows are read in the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["ISO_FORMAT", "compute_parts", "find_date_format", "find_weekdays", "
 
 ISO_FORMAT = "%Y-%m-%d"
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_SAMPLE = 200  # distinct texts that formats are tried on before all are read
+_SAMPLE = 200  # number of distinct texts on which formats are tried before all are read
 _TEXT = re.compile(
     r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([T ].*)?"  # 2024-01-31, 31.1.2024, 1/31/24 10:15
     r"|\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?[ap]m)?"  # 10:15
@@ -84,7 +84,7 @@ def find_date_format(name: str, values: pd.Series) -> str:
             f"holds dates such as {quote_names(texts, 1)} that can be read as {orders}. Write them "
             "as 2024-01-31.",
         )
-    # The format that reads most of the sample says which values are not dates.
+    # The format that reads most of the sample shows which values are not dates.
     counts = [int(np.sum(~np.isnat(_parse(sample, f)))) for f in _DATE_FORMATS]
     nearest = _DATE_FORMATS[int(np.argmax(counts))]
     read_dates(name, values, nearest)
@@ -92,7 +92,7 @@ def find_date_format(name: str, values: pd.Series) -> str:
 
 
 def read_dates(name: str, values: pd.Series, date_format: str) -> pd.DatetimeIndex:
-    """Return a column as dates and times as on the wall clock, with NaT where one is missing.
+    """Return a column as dates and wall-clock times, with NaT where one is missing.
 
     Args:
         name: Name of the column, for messages.
@@ -143,7 +143,7 @@ def _parse(texts: Sequence[str], date_format: str) -> np.ndarray:
 
 
 def describe_format(date_format: str) -> str:
-    """Return a format for people to read.
+    """Return a format in readable form.
 
     Example:
         >>> describe_format("%d.%m.%Y")

@@ -1,4 +1,4 @@
-"""How a table becomes inputs and targets of a network: decided once, then repeated for new rows."""
+"""Encoding of a table as inputs and targets of a network: decided once, repeated for new rows."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class EncodedRows(NamedTuple):
 
     Attributes:
         x: Inputs, of shape (rows, inputs), float64.
-        rows: Positions of these rows in the table; some are left out with missing="drop".
-        notes: What a user should know, in sentences.
+        rows: Positions of these rows in the table; missing="drop" leaves some out.
+        notes: Messages for the user.
     """
 
     x: np.ndarray
@@ -45,13 +45,13 @@ class EncodedRows(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoding:
-    """All that is needed to encode new rows like those that a model was made from.
+    """Everything needed to encode new rows like the training data.
 
     Attributes:
         columns: Columns in the order of the inputs.
         targets: Targets in the order of the outputs.
         task: "regression" or "classification".
-        missing: What is done with missing values: "error", "drop" or "mean".
+        missing: Treatment of missing values: "error", "drop" or "mean".
         unused: Columns of the table that are not used.
     """
 
@@ -83,14 +83,14 @@ class Encoding:
         return len(self.targets) if classes is None else len(classes)
 
     def encode(self, frame: pd.DataFrame, *, missing: str | None = None) -> EncodedRows:
-        """Encode the inputs of a table's rows; columns are found by name, in any order.
+        """Encode the inputs of a table's rows; columns are matched by name, in any order.
 
         Args:
             frame: A table from `read_table`, with `text_columns` as text.
-            missing: "error", "drop" or "mean". Defaults to how the encoding was made.
+            missing: "error", "drop" or "mean". Defaults to the setting of the encoding.
 
         Raises:
-            TableError: A column is not there, or its values are not of the kind that they were.
+            TableError: A column is missing, or its values are of a different kind.
         """
         missing = self.missing if missing is None else missing
         absent = [c.name for c in self.columns if c.name not in frame]
@@ -124,7 +124,7 @@ class Encoding:
         return EncodedRows(x, rows, notes)
 
     def encode_targets(self, frame: pd.DataFrame) -> np.ndarray | None:
-        """Return the targets of a table's rows as `fit` takes them, or None if it has none.
+        """Return the targets of a table's rows in the form for `fit`, or None if it has none.
 
         Args:
             frame: A table from `read_table`, with `text_columns` as text.
@@ -145,12 +145,12 @@ class Encoding:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` takes: dicts, lists, texts and numbers."""
+        """Return the argument of `from_json`: dicts, lists, strings and numbers."""
         return json.loads(json.dumps(asdict(self)))  # tuples become lists
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Encoding:
-        """Return the encoding that `to_json` wrote down."""
+        """Return the encoding from the result of `to_json`."""
         try:
             columns = tuple(map(Column.from_json, value["columns"]))
             targets = tuple(
@@ -160,8 +160,8 @@ class Encoding:
             return cls(columns, targets, value["task"], value["missing"], tuple(value["unused"]))
         except (AttributeError, KeyError, TypeError) as error:
             raise TableError(
-                f"the model's description of its columns cannot be read ({error!r}). It was not "
-                "made from a table, or by another version of secateur."
+                f"the model's description of its columns cannot be read ({error!r}). The model was "
+                "not made from a table, or by another version of secateur."
             ) from error
 
 
@@ -171,9 +171,9 @@ class EncodedTable(NamedTuple):
     Attributes:
         x: Inputs, of shape (rows, inputs), float64.
         y: Numbers of shape (rows, targets), or numbers of classes of shape (rows,).
-        encoding: How inputs and targets were made, to be kept with the model.
+        encoding: Encoding of inputs and targets, to be stored with the model.
         rows: Positions of these rows in the table.
-        notes: What was decided, in sentences; the first is about the task.
+        notes: Messages about the decisions made; the first is about the task.
     """
 
     x: np.ndarray
@@ -194,7 +194,7 @@ def encode_table(
     dates: str = "error",
     texts: pd.DataFrame | None = None,
 ) -> EncodedTable:
-    """Decide what every column is, and encode the table.
+    """Decide the kind of every column, and encode the table.
 
     A first column without a name that holds row numbers or row names is left out.
 
@@ -202,22 +202,23 @@ def encode_table(
         frame: A table from `read_table`.
         targets: Columns to predict; several of them for regression only.
         task: "regression" or "classification". By default the target decides.
-        missing: "error"; "drop", to leave out rows in which something is missing; or "mean", to
-            fill in the mean or the most frequent category. A row without a target is an error, or
-            is left out. With "mean", a column of which at least five values are missing and five
-            are there also gets an input that is 1 where the value is missing, and else 0; pruning
-            cuts it if it does not help. Columns that are missing in the same rows share the input
-            of the first of them.
+        missing: "error"; "drop", to leave out rows with missing values; or "mean", to impute the
+            mean or the most frequent category. A row without a target is an error, or is left out.
+            With "mean", a column with at least five missing and five present values also gets an
+            indicator input, which is 1 where the value is missing and 0 elsewhere; pruning removes
+            it if it does not help. Columns that are missing in the same rows share the indicator of
+            the first of them.
         drop: Columns not to use.
-        max_categories: Maximum number of different texts in a column of categories.
+        max_categories: Maximum number of different text values in a column of categories.
         dates: "error", or "parts", to turn dates into their year, day of the year (sine and
             cosine), weekday (an input for each) and time of day (sine and cosine), as far as these
             differ between rows.
-        texts: The targets of the same table read as texts, which classes are called by. Defaults
-            to the values in `frame`, where a reader has made the number 1 of the text 01.
+        texts: The targets of the same table read as text, from which the classes get their names.
+            Defaults to the values in `frame`, in which a reader has turned the text 01 into the
+            number 1.
 
     Raises:
-        TableError: The message names the column and says what would help.
+        TableError: The message names the column and suggests what to do.
 
     Example:
         >>> table = pd.DataFrame({"size": range(12), "kind": list("abcabcabcabc"), "y": 12 * [0.5]})
@@ -239,8 +240,8 @@ def encode_table(
     frame, rows, notes = _drop_incomplete_rows(frame, used, list(targets), missing)
     if len(rows) < _MIN_ROWS:
         raise TableError(
-            f"{len(rows)} rows {'are left' if notes else 'are there'}, which is too few to learn "
-            f"from: give at least {_MIN_ROWS}."
+            f"{len(rows)} rows {'are left' if notes else 'are given'}, which are too few for "
+            f"training: give at least {_MIN_ROWS}."
         )
     encoded_targets = encode_targets(
         frame, targets, task=task, max_categories=max_categories, texts=texts
@@ -287,11 +288,10 @@ def _choose_columns(frame: pd.DataFrame, targets: Sequence[str], drop: Sequence[
 
 
 def _leave_out_index(frame: pd.DataFrame, used: list[str]) -> tuple[list[str], list[str]]:
-    """Return the columns without one that only numbers or names the rows, and a note on it.
+    """Return the columns without one that merely numbers or names the rows, and a note on it.
 
-    Such a column is the first, has no name, and holds another whole number in every row (those of
-    a table of which some rows were taken do not count from 0 or 1), or another text that is not a
-    date.
+    Such a column is the first, has no name, and contains a different integer in every row (not
+    necessarily consecutive, in a subset of a table), or a different text that is not a date.
 
     Raises:
         TableError: The first column has no name and is something else.
@@ -307,7 +307,8 @@ def _leave_out_index(frame: pd.DataFrame, used: list[str]) -> tuple[list[str], l
     is_number = bool(np.all(numbers == np.round(numbers)))
     if len(texts) < len(values) or not (is_number or is_strange.all()):
         problem = (
-            "has no name in the header, and does not number or name the rows. Name it to use it."
+            "has no name in the header, but does not number or name the rows. Give it a name to "
+            "use it."
         )
         raise make_column_error(UNNAMED, "column", problem, advise_drop=True)
     note = (
@@ -320,7 +321,7 @@ def _leave_out_index(frame: pd.DataFrame, used: list[str]) -> tuple[list[str], l
 def _gather_columns(
     candidates: dict[str, Column | None], indicators: list[str]
 ) -> tuple[Column, ...]:
-    """Return the columns that are used; one with a single value is if it is often missing."""
+    """Return the columns that are used; one with a single value is used if it is often missing."""
     columns = []
     for name, column in candidates.items():
         if name in indicators:
@@ -348,7 +349,7 @@ def _describe_columns(columns: tuple[Column, ...]) -> list[str]:
 def _drop_incomplete_rows(
     frame: pd.DataFrame, used: list[str], targets: list[str], missing: str
 ) -> tuple[pd.DataFrame, np.ndarray, list[str]]:
-    """Leave out the rows whose gaps cannot be filled in; return what is left, and notes on it."""
+    """Leave out the rows whose gaps cannot be filled in; return the other rows, and notes."""
     notes = []
     rows = np.arange(len(frame))
     for role, names in (("target", targets), ("column", used)):

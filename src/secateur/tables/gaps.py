@@ -1,4 +1,4 @@
-"""Missing values: where they are, which of them become inputs, and messages about them."""
+"""Missing values: their location, indicator inputs, and messages about them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from secateur.tables.cells import TableError, find_missing, number_rows, quote_n
 
 __all__ = ["MISSING", "choose_indicators", "find_gaps", "make_missing_error"]
 
-# What may be done with missing values.
+# Treatments of missing values.
 MISSING = ("error", "drop", "mean")
-# An input that says whether a value is missing needs at least this number of rows of either kind.
+# An indicator of missing values needs at least this number of rows of either kind.
 _MIN_INDICATOR_ROWS = 5
 
 
 def find_gaps(frame: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Return where values are missing, for the columns in which some are."""
+    """Return masks of the missing values, for columns that have some."""
     gaps = {str(name): find_missing(frame[name]) for name in frame.columns}
     return {name: is_missing for name, is_missing in gaps.items() if is_missing.any()}
 
@@ -29,7 +29,7 @@ def make_missing_error(
     can_drop_columns: bool = True,
     others_have_gaps: bool = False,
 ) -> TableError:
-    """Return the error for missing values; the argument that is advised repairs the call."""
+    """Return the error for missing values; the recommended argument resolves it."""
     name, is_missing = max(gaps.items(), key=lambda pair: pair[1].sum())
     others = [other for other in gaps if other != name]
     also = f" (and {quote_names(others)} in some)" if others else ""
@@ -53,10 +53,10 @@ def make_missing_error(
 
 
 def choose_indicators(frame: pd.DataFrame) -> list[str]:
-    """Return the columns that get an input which says whether a value is missing.
+    """Return the columns that get an indicator of missing values.
 
-    Whether that helps to predict is left to pruning. Columns that are missing in the same rows, or
-    exactly where another is there, share one such input.
+    Pruning decides whether it helps. Columns that are missing in the same rows, or exactly where
+    another one is present, share one indicator.
     """
     chosen: list[str] = []
     patterns = set()

@@ -21,7 +21,7 @@ __all__ = ["read_table"]
 
 _DELIMITERS = {".tsv": "\t", ".tab": "\t", ".csv": "", ".txt": ""}  # "" is found from the header
 _CANDIDATES = ",;\t|"
-_SAMPLE = 1 << 16  # characters looked at to find the delimiter and the decimal sign
+_SAMPLE = 1 << 16  # number of characters examined to find the delimiter and the decimal sign
 _MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\x28\xb5\x2f\xfd": "", b"\x1f\x8b": ""}
 
 
@@ -34,14 +34,14 @@ def read_table(
 ) -> pd.DataFrame:
     r"""Read a table with named columns.
 
-    The delimiter of a CSV file is the one of comma, semicolon, tab and bar that cuts its header
-    into most names; where it is not the comma, numbers may have a decimal comma. A first column
-    without a name, as pandas and R write it for row numbers, is called "Unnamed: 0".
+    The delimiter of a CSV file is the comma, semicolon, tab or bar that divides its header into
+    most names; unless it is the comma, numbers may have a decimal comma. A first column without a
+    name, as pandas and R write it for row numbers, is called "Unnamed: 0".
 
     Args:
         path: File whose name ends in .csv, .tsv, .tab, .txt or .parquet.
-        text: Columns whose values are read as text, to the letter, even if they look like numbers.
-            Names that are not in the table are passed over.
+        text: Columns whose values are read literally as text, even if they look like numbers. Names
+            that are not in the table are ignored.
         columns: Columns to read. Defaults to all.
         encoding: Encoding of a text file. Defaults to UTF-8, with or without a mark.
 
@@ -76,7 +76,7 @@ def read_table(
     except OSError as error:
         raise TableError(f"{path} cannot be read: {error.strerror or error}.") from error
     if not len(frame):
-        raise TableError(f"{path} has a header and no rows. Give at least a few rows of data.")
+        raise TableError(f"{path} has a header but no rows. Give at least a few rows of data.")
     return frame
 
 
@@ -124,7 +124,7 @@ def _read_delimited(
     comma = delimiter != "," and re.search(r"\d,\d", sample) and not re.search(r"\d\.\d", sample)
     try:
         with warnings.catch_warnings():
-            # Rows longer than the header, all of them, are only warned of.
+            # pandas only warns if all rows are longer than the header.
             warnings.simplefilter("error", pd.errors.ParserWarning)
             frame = pd.read_csv(
                 path,
@@ -174,13 +174,13 @@ def _read_sample(path: Path, encoding: str) -> str:
         raise _make_decoding_error(path, encoding, error) from error
     except LookupError as error:
         raise TableError(
-            f"the encoding {encoding!r} is not known to Python. Usual ones: utf-8, latin-1, "
+            f"the encoding {encoding!r} is not known to Python. Common ones: utf-8, latin-1, "
             "cp1252, utf-16."
         ) from error
     if "\0" in sample:
         raise TableError(
             f"{path} holds NUL characters, so it is not text in {_name_encoding(encoding)}. Give a "
-            "CSV file, or say which encoding it has."
+            "CSV file, or specify its encoding."
         )
     return sample
 
@@ -211,8 +211,8 @@ def _check_names(path: Path, header: Sequence[str]) -> list[str]:
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise TableError(
-            f"{path}: the column name {quote_names(repeated)} stands more than once in the header. "
-            "Give every column its own name."
+            f"{path}: the column name {quote_names(repeated)} occurs more than once in the header. "
+            "Give every column a different name."
         )
     return names
 
@@ -222,9 +222,9 @@ def _make_decoding_error(path: Path, encoding: str, error: UnicodeError) -> Tabl
     if isinstance(error, UnicodeDecodeError):
         where = f" (byte 0x{error.object[error.start]:02x})"
     return TableError(
-        f"{path} is not {_name_encoding(encoding)}{where}. Say which encoding it has, such as "
-        "cp1252, or save it as UTF-8.",
-        Remedy("encoding", "latin-1", "is a usual one", is_advised=True),
+        f"{path} is not {_name_encoding(encoding)}{where}. Specify its encoding, such as cp1252, "
+        "or save it as UTF-8.",
+        Remedy("encoding", "latin-1", "is a common one", is_advised=True),
     )
 
 
@@ -242,7 +242,7 @@ def _find_ragged_rows(
             rows = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
             filled = (row for row in rows if len(row) > 1 or (row and row[0].strip()))
             for position, row in enumerate(filled, -1):
-                # One delimiter more at the end of a line is harmless.
+                # One additional delimiter at the end of a line is harmless.
                 if len(row) != wanted and not (len(row) == wanted + 1 and not row[-1]):
                     ragged.append((position, len(row)))
     except (csv.Error, UnicodeError):
@@ -257,13 +257,14 @@ def _make_ragged_error(
     if not ragged:
         reason = " ".join(str(error).split()) or type(error).__name__
         return TableError(
-            f"{path} cannot be read as a table: {reason}. Look for a quotation mark that is not "
-            "closed, or a line that is cut short."
+            f"{path} cannot be read as a table: {reason}. Look for an unclosed quotation mark, or "
+            "a truncated line."
         )
     position, fields = ragged[0]
     others = f" (so are {len(ragged) - 1} more)" if len(ragged) > 1 else ""
     return TableError(
         f"{path}: {number_rows([position])} has {fields} field{'s' if fields != 1 else ''} and the "
-        f"header {wanted}{others}. Give every row as many; a field that holds {delimiter!r} needs "
+        f"header {wanted}{others}. Give every row the same number of fields; a field that contains "
+        f"{delimiter!r} needs "
         "quotation marks."
     )

@@ -1,8 +1,8 @@
-"""What is to be predicted: numbers or classes, decided once and encoded in one way.
+"""Targets: numbers or classes, decided once and encoded consistently.
 
-A class is called what it is called in the table that the model was made from: `v2.0`, `01` or
-`True`, to the letter. Rows of other tables have that class if they have that text or, where all
-classes are numbers or all are booleans, the same value.
+A class has exactly its name in the training data: `v2.0`, `01` or `True`. Rows of other tables have
+that class if they have that text or, where all classes are numbers or all are booleans, the same
+value.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Target:
     Attributes:
         name: Name in the header.
         classes: Classes in the order of the network's outputs, or None for numbers.
-        kind: What classes are: "number", "boolean" or "category".
+        kind: Kind of the classes: "number", "boolean" or "category".
     """
 
     name: str
@@ -88,7 +88,7 @@ class Target:
 
 
 def _read_values(texts: Sequence[str]) -> list[Any]:
-    """Return texts as numbers (booleans are 0 and 1); a text that is neither stays as it is."""
+    """Return texts as numbers (booleans are 0 and 1); any other text stays as it is."""
     words = [{"true": "1", "false": "0"}.get(text.lower(), text) for text in texts]
     numbers, is_strange = try_numbers(pd.Series(words, dtype=object))
     columns = zip(words, numbers.tolist(), is_strange, strict=True)
@@ -119,14 +119,14 @@ def encode_targets(
     max_categories: int,
     texts: pd.DataFrame | None = None,
 ) -> TargetTable:
-    """Decide what the targets are, and encode them.
+    """Decide the kind of the targets, and encode them.
 
     Args:
         frame: A table; no target may be missing in it.
         names: Columns to predict.
-        task: "regression" or "classification", or None to let the targets decide.
+        task: "regression" or "classification", or None to infer it from the targets.
         max_categories: Maximum number of classes.
-        texts: The same rows of the targets as texts, which classes are called by.
+        texts: The same rows of the targets as text, from which the classes get their names.
 
     Raises:
         TableError: The message names the target.
@@ -146,20 +146,21 @@ def encode_targets(
     if task is None:
         task, note = _decide_task(names, kinds, values)
     else:
-        note = f"task: {task}, as asked for"
+        note = f"task: {task}, as requested"
     if task == "regression":
         for name in names:
             if kinds[name] == "category":
                 raise TableError(
-                    f"target {name!r} holds texts, which regression cannot predict. Give numbers.",
+                    f"target {name!r} holds text, which regression cannot predict. Give numbers.",
                     Remedy("task", "classification", "predicts classes"),
                 )
         y = np.stack(list(values.values()), axis=1)
         return TargetTable(task, tuple(map(Target, names)), y, note)
     if len(names) > 1:
         raise TableError(
-            f"classification has one target, and {len(names)} are given ({quote_names(names)}). "
-            "Fit each of them alone.",
+            f"classification needs a single target, but {len(names)} are given "
+            f"({quote_names(names)}). "
+            "Fit each of them separately.",
             Remedy("task", "regression", "predicts several numbers"),
         )
     (name,) = names
@@ -179,7 +180,7 @@ def _make_classes(
             Remedy("max_categories", len(distinct), "allows as many"),
             Remedy("task", "regression", "predicts numbers"),
         )
-    # Where one value is spelled in several ways (1 and 1.0), the shortest counts.
+    # If a value has several spellings (1 and 1.0), the shortest is used.
     spellings: dict[Any, str] = {}
     for value, text in set(zip(values.tolist(), texts.tolist(), strict=True)):
         spellings[value] = min(spellings.get(value, text), text, key=lambda t: (len(t), t))
@@ -191,7 +192,7 @@ def _make_classes(
 def _decide_task(
     names: Sequence[str], kinds: dict[str, str], values: dict[str, np.ndarray]
 ) -> tuple[str, str]:
-    """Return a task, and a sentence that says why."""
+    """Return a task, and a sentence with the reason."""
     decisions = {n: _decide_one(kinds[n], Counter(values[n].tolist())) for n in names}
     tasks = {task for task, _ in decisions.values()}
     if len(names) > 1 and all(kind != "category" for kind in kinds.values()):
@@ -209,7 +210,7 @@ def _decide_task(
 
 
 def _decide_one(kind: str, counts: Counter) -> tuple[str, str]:
-    """Return the task for one target, and why, as the rest of a sentence.
+    """Return the task for one target, and the reason, as the rest of a sentence.
 
     Args:
         kind: Kind of the target's values.
@@ -220,7 +221,7 @@ def _decide_one(kind: str, counts: Counter) -> tuple[str, str]:
     if kind == "boolean":
         return "classification", "holds true and false"
     if len(counts) == 2:
-        return "classification", "holds two values only"
+        return "classification", "holds only two values"
     low, high = min(counts), max(counts)
     is_numbered = low in (0, 1) and set(counts) == {low + step for step in range(len(counts))}
     if not is_numbered or len(counts) > _MAX_NUMBERED_CLASSES:

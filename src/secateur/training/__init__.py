@@ -1,1 +1,1 @@
-"""The engine: compiled training that stops by itself and survives being killed."""
+"""The engine: compiled training that stops by itself and can be resumed after being killed."""

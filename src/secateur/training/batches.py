@@ -1,4 +1,4 @@
-"""What a step of training sees: random batches, pieces of equal length, and random numbers."""
+"""Data of a training step: random batches, pieces of equal length, and random numbers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from jax import Array
 from secateur.propagation.noise import DrawnNoise
 from secateur.propagation.random_numbers import draw_normal
 
-# Number of rows in a piece, at most.
+# Maximum number of rows in a piece.
 _PIECE_ROWS = 2048
-# Number of rounds of a shuffle: enough that neighbours, positions and parities show no trace of the
-# order before.
+# Number of rounds of a shuffle: enough to leave no trace of the previous order in neighbours,
+# positions and parities.
 _ROUNDS = 24
 # Largest number of random numbers that an epoch draws at once; beyond, each step draws its own.
 _DRAWN_AT_ONCE = 4_000_000
@@ -46,7 +46,7 @@ def deal(order: Array, batch_size: int) -> tuple[Array, np.ndarray]:
 
 
 def cut_rows(data: Any) -> tuple[Any, np.ndarray]:
-    """Cut the rows of arrays into pieces of equal length, to be looked at one after the other.
+    """Cut the rows of arrays into pieces of equal length, to be processed one after the other.
 
     Returns:
         The arrays with a new first axis, and which of the rows count; the others are padding.
@@ -64,13 +64,13 @@ def cut_rows(data: Any) -> tuple[Any, np.ndarray]:
 
 
 def shuffle(key: Array, rows: int) -> Array:
-    """Return the numbers 0 … rows − 1 in random order, at next to no cost.
+    """Return the numbers 0 … rows − 1 in random order, at negligible cost.
 
-    Sorting random numbers, as `jax.random.permutation` does, takes longer on a CPU than the steps
-    of training that it is for.
+    Sorting random numbers, as `jax.random.permutation` does, takes longer on a CPU than the
+    training steps of the epoch.
 
     The swap-or-not shuffle: in each round, x is paired with (k − x) mod rows for a random k, and a
-    random bit of the pair decides whether the two change places. Every round is elementwise and a
+    random bit of the pair decides whether the two are swapped. Every round is elementwise and a
     permutation, so all of them together are, for any number of rows.
 
     Args:
@@ -106,7 +106,7 @@ def _bit(x: Array, salt: Array) -> Array:
 def draw_noise(
     key: Array, batches: int, draw_count: int | None, dtype: Any
 ) -> tuple[Array, Array | None] | None:
-    """Return a key for each step of an epoch and, if they are few, the numbers it draws."""
+    """Return a key for each step of an epoch and, if they are few, its random numbers."""
     if draw_count is None:
         return None
     keys = jax.random.split(key, batches)

@@ -1,4 +1,4 @@
-"""Rows of data with their weights: what sources give, and what programs train on."""
+"""Rows of data with their weights, as sources yield them and programs train on them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RowBlock(NamedTuple):
         return float(jnp.sum(self.weights))
 
     def standardise(self, scaling: Scaling, dtype: Any) -> RowBlock:
-        """Return standardised inputs and targets, and floating numbers of the dtype."""
+        """Return standardised inputs and targets, with floating-point numbers of the dtype."""
         weights = None if self.weights is None else self.weights.astype(dtype)
         return RowBlock(*scaling.standardise((self.inputs, self.targets), dtype), weights)
 

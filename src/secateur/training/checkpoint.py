@@ -1,7 +1,7 @@
 """Checkpoints: a pytree of arrays, some facts and a fingerprint of the work they belong to.
 
-Whenever the process dies, a complete checkpoint is on disk: the file before the newest one is kept
-beside it as `NAME.previous`.
+Whenever the process dies, a complete checkpoint is on disk, because the previous file is kept
+beside the newest one as `NAME.previous`.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ class CheckpointError(RuntimeError):
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint could not be written, or a damaged one was replaced by the one before it."""
+    """A checkpoint could not be written, or a damaged one was replaced by the previous one."""
 
 
 class SavedState(NamedTuple):
-    """What a checkpoint holds: a pytree of arrays and the facts beside it."""
+    """The content of a checkpoint: a pytree of arrays, and facts."""
 
     tree: Any
     facts: dict[str, Any]
 
 
 class Checkpoint:
-    """One file that work in progress is saved to and continued from.
+    """A file to which work in progress is saved, and from which it is resumed.
 
     Args:
         path: The file.
-        fingerprint: Hash of everything that determines the course of the work. A file with another
-            fingerprint belongs to other work.
-        work: What the work is called in messages.
-        ignore_foreign: Whether a file of other work is ignored instead of refused.
+        fingerprint: Hash of everything that determines the course of the work. A file with a
+            different fingerprint belongs to different work.
+        work: Name of the work in messages.
+        ignore_foreign: Whether a file of different work is ignored instead of an error.
 
     Example:
         >>> import tempfile
@@ -75,7 +75,7 @@ class Checkpoint:
         self._next_time = 0.0
 
     def write(self, tree: Any, facts: dict[str, Any]) -> None:
-        """Save a pytree whose arrays this process can see; failing to write is only a warning."""
+        """Save a pytree whose arrays this process can see; a failure to write is only a warning."""
         if jax.process_index() != 0:
             return
         leaves = jax.tree.leaves(key_data(tree))
@@ -94,7 +94,7 @@ class Checkpoint:
             )
 
     def write_if_due(self, make_state: Callable[[], SavedState]) -> None:
-        """Save if the last time is long enough ago, in proportion to what writing costs."""
+        """Save if the last save is long enough ago, in proportion to its duration."""
         start = time.monotonic()
         if start < self._next_time and jax.process_count() == 1:
             return  # (several processes gather the state together, so no clock may decide)
@@ -103,13 +103,13 @@ class Checkpoint:
         self._next_time = end + max(_SECONDS_BETWEEN, 20 * (end - start))
 
     def read(self, like: Any) -> SavedState | None:
-        """Return what the newest intact file holds, or None if there is none.
+        """Return the content of the newest intact file, or None if there is none.
 
         Args:
-            like: A pytree of the same structure; its random keys say of which kind they are.
+            like: A pytree of the same structure, which determines the kind of random keys.
 
         Raises:
-            CheckpointError: All files are damaged, or the file belongs to other work.
+            CheckpointError: All files are damaged, or the file belongs to different work.
         """
         content = self._read_newest()
         if content is None:
@@ -134,7 +134,7 @@ class Checkpoint:
         return self.path.with_name(f"{self.path.name}.previous")
 
     def _read_newest(self) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
-        """Read the file, or the one before it if it is damaged.
+        """Read the file, or the previous one if it is damaged.
 
         A damaged file is renamed to `NAME.damaged`, so that it never replaces an intact one.
         """
@@ -146,8 +146,7 @@ class Checkpoint:
                 continue
             except OtherVersion as error:
                 raise CheckpointError(
-                    f"{error}. Delete it to start again, or continue with the version that wrote "
-                    "it."
+                    f"{error}. Delete it to start again, or resume with the version that wrote it."
                 ) from error
             except UnreadableFile as error:
                 advice = "Delete it to start again, or restore an intact copy."
@@ -157,8 +156,8 @@ class Checkpoint:
                 damaged = self.path.with_name(f"{self.path.name}.damaged")
                 os.replace(self.path, damaged)
                 warnings.warn(
-                    f"{errors[0]} Going on from {path.name}, the checkpoint before it; the "
-                    f"damaged file is now {damaged.name}.",
+                    f"{errors[0]} Resuming from {path.name}, the previous checkpoint; the damaged "
+                    f"file is now {damaged.name}.",
                     CheckpointWarning,
                     stacklevel=4,
                 )

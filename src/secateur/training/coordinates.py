@@ -1,4 +1,4 @@
-"""What an optimiser moves, in a few flat vectors, and the beliefs that it stands for."""
+"""The variables of the optimiser, in a few flat vectors, and the beliefs that they represent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Vectors = tuple[Any, ...]  # JAX arrays, or NumPy arrays before training
 
 
 class Coordinates(NamedTuple):
-    """What an optimiser moves: means, and logarithms of standard deviations.
+    """The variables of an optimiser: means, and logarithms of standard deviations.
 
     Where the weights of units are correlated, θ = mean + Lξ with a triangular L for each unit, the
     standard deviations are the diagonal of L: those of a weight given the ones before it.
@@ -47,7 +47,7 @@ class Coordinates(NamedTuple):
         )
 
     def optimised(self) -> Coordinates:
-        """Return what the optimiser moves; the shapes of units take steps of their own."""
+        """Return the variables of the optimiser; the shapes of units take separate steps."""
         if not self.mixing:
             return self
         columns = zip(self.log_deviations, self.mixing, strict=True)
@@ -124,7 +124,7 @@ def divergence_of_units(
 ) -> Array:
     """KL[q ‖ p] over the live weights of a vector of units, where the prior has covariance too.
 
-    In the prior, what is not alive is independent of the rest; see `condition_prior`.
+    In the prior, weights that are not alive are independent of the rest; see `condition_prior`.
     """
     assert isinstance(q, UnitNormal)
     size = prior.factor.shape[-1]
@@ -138,9 +138,9 @@ def divergence_of_units(
 
 
 def condition_prior(prior: UnitNormal, gone: Array) -> tuple[UnitNormal, Array]:
-    """Return the prior of the weights that stay, and −ln p_S(0) of those that go, by unit.
+    """Return the prior of the remaining weights, and −ln p_S(0) of the removed ones, by unit.
 
-    Those that go keep their own mean and variance, independent of all others, in case they come
+    Removed weights keep their own mean and variance, independent of all others, in case they grow
     back.
     """
     size = prior.factor.shape[-1]

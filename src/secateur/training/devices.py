@@ -1,4 +1,4 @@
-"""Where arrays are: on this machine's devices, divided over a mesh, or partly elsewhere."""
+"""Placement of arrays: on this machine's devices, divided over a mesh, or partly elsewhere."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def find_mesh(tree: Any) -> Mesh | None:
 
 
 def with_automatic_axes(mesh: Mesh) -> Mesh:
-    """Return a mesh of which the compiler divides the work: `jax.make_mesh` leaves it to the user.
+    """Return a mesh whose work the compiler divides; `jax.make_mesh` leaves this to the user.
 
-    With explicit axes, every operation would have to say how its result is divided.
+    With explicit axes, every operation would have to specify how its result is divided.
     """
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
 @contextmanager
 def automatic_context() -> Iterator[None]:
-    """Let the mesh that the caller has set with `jax.set_mesh` have automatic axes meanwhile."""
+    """Temporarily give the mesh that the caller has set with `jax.set_mesh` automatic axes."""
     mesh = jax.sharding.get_mesh()
     if AxisType.Explicit not in mesh.axis_types:
         yield
@@ -48,7 +48,7 @@ def automatic_context() -> Iterator[None]:
 
 
 def on_automatic_axes(tree: Any) -> Any:
-    """Return arrays where they are, but on meshes with automatic axes."""
+    """Return arrays on the same devices, but on meshes with automatic axes."""
 
     def move(leaf: Any) -> Any:
         sharding = leaf.sharding if isinstance(leaf, jax.Array) else None
@@ -67,7 +67,7 @@ def on_automatic_axes(tree: Any) -> Any:
 
 
 def put(array: Any, sharding: NamedSharding) -> Array:
-    """Put an array that every process has onto devices of which some are in other processes."""
+    """Put an array that every process has onto devices, some of which are in other processes."""
     if sharding.is_fully_addressable:
         return jax.device_put(array, sharding)
     if not is_addressable(array):

@@ -24,7 +24,7 @@ from secateur.training.program import (
     map_runs,
 )
 
-# Folded into the key where epochs fold in their numbers.
+# Folded into the key in place of the number of an epoch.
 _EVALUATION = 2**32 - 1
 
 
@@ -50,7 +50,7 @@ def evaluate(
 
     Args:
         spec: See `ProgramSpec`.
-        state: The weights to judge.
+        state: The weights to evaluate.
         constants: See `Constants`.
         data: The rows, with a leading axis of sets.
         noise: q(γ) by run; by default the conjugate one for these rows.
@@ -84,7 +84,7 @@ def evaluate(
         spread = jnp.std(parts.accuracy, ddof=1) if samples > 1 else jnp.zeros_like(accuracy)
         return Evaluation(total, noise, spread / np.sqrt(samples).astype(spread.dtype))
 
-    # The optimiser's memory may be empty, and has no part in this.
+    # The optimiser's state may be empty, and is not used here.
     return map_runs(evaluate_run, state._replace(memory=None), noise, data=data)
 
 

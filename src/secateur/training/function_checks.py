@@ -1,7 +1,7 @@
-"""Mistakes that can be seen in the equations of a model's function before anything is compiled.
+"""Detection of mistakes in the equations of a model's function, before anything is compiled.
 
-The function is traced once, for a number of rows that divides no other size. An axis of that size
-is then an axis of rows, wherever it is met.
+The function is traced once, with a number of rows that divides no other size, so that every axis of
+that size is an axis of rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EVALUATION_MODE = (
     "(Flax Linen; use_running_average=True for its BatchNorm)."
 )
 _PRIMES = (61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151)
-# Equations that change how values are arranged, and nothing else.
+# Equations that only rearrange values.
 _ARRANGEMENTS = {
     "reshape", "squeeze", "transpose", "convert_element_type", "broadcast_in_dim", "copy",
     "stop_gradient", "copy_p", "expand_dims",
@@ -53,8 +53,8 @@ def find_mistakes(f: Callable, params: Any, inputs: Any, likelihood: Any) -> lis
     Raises:
         ValueError: The function takes one row at a time, needs a random key, draws random numbers
             for every row (dropout in training mode), normalises by the rows while weights that hold
-            statistics are not read (batch normalisation in training mode), or returns its state as
-            well.
+            statistics are not read (batch normalisation in training mode), or also returns its
+            state.
 
     Example:
         >>> import jax.numpy as jnp
@@ -68,7 +68,7 @@ def find_mistakes(f: Callable, params: Any, inputs: Any, likelihood: Any) -> lis
         trace = _trace(f, params, inputs, (rows,))
     except Exception as error:  # whatever the user's code raises
         _explain_failure(f, params, inputs, error)
-        return []  # it may work for other numbers of rows; if not, it fails again where it is used
+        return []  # it may work for other numbers of rows; if not, it fails again when it is used
     _refuse_state(trace)
     equations = list(all_equations(trace.jaxpr))
     mistakes = []
@@ -79,20 +79,20 @@ def find_mistakes(f: Callable, params: Any, inputs: Any, likelihood: Any) -> lis
             raise ValueError(
                 f"batch normalisation is in training mode: the model's function normalises by the "
                 f"rows it is given ({mixing.primitive.name} over rows{_locate(mixing)}) and does "
-                f"not read {', '.join(unread)}. The free energy takes rows as independent. "
+                f"not read {', '.join(unread)}. The free energy assumes that rows are independent. "
                 f"{_EVALUATION_MODE}"
             )
         mistakes.append(
             f"a row's output depends on the other rows ({mixing.primitive.name} over rows"
-            f"{_locate(mixing)}), but the free energy takes rows as independent, and predictions "
-            "would change with the rows that are asked for together. Batch normalisation in "
+            f"{_locate(mixing)}), but the free energy assumes that rows are independent, and "
+            "predictions would depend on which rows are predicted together. Batch normalisation in "
             f"training mode? {_EVALUATION_MODE}"
         )
     drawing = next((eqn for eqn in equations if _draws_rows(eqn, rows)), None)
     if drawing is not None:
         raise ValueError(
             f"dropout is in training mode: the model's function draws random numbers for every row"
-            f"{_locate(drawing)}, which would be the same ones at every step. {_EVALUATION_MODE}"
+            f"{_locate(drawing)}, which would be the same at every step. {_EVALUATION_MODE}"
         )
     return mistakes + _check_output(trace, likelihood)
 
@@ -110,7 +110,7 @@ def _refuse_state(trace: Trace) -> None:
 
 
 def _find_unread(trace: Trace, params: Any) -> list[str]:
-    """Return the paths of arrays of floating numbers that the result does not depend on."""
+    """Return the paths of floating-point arrays that the result does not depend on."""
     jaxpr = trace.jaxpr
     read = {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
     leaves = jax.tree_util.tree_leaves_with_path(params)
@@ -188,7 +188,7 @@ def _dtype_of(leaf: Any) -> Any:
 
 
 def _explain_failure(f: Callable, params: Any, inputs: Any, error: Exception) -> None:
-    """Raise an error that says more, if the reason of a failure is a usual one."""
+    """Raise a more helpful error if the cause of a failure is a common one."""
     words = f"{type(error).__name__} {error}"
     if re.search(r"dropout|\brngs?\b|\bPRNG\b", words, re.I):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Priors whose variances are learnt, with a Gamma prior of their own on every precision.
+"""Priors whose variances are learnt, with a Gamma prior on every precision.
 
 Weights are in groups: a whole leaf, or one index along an axis of it. The weights of a group share
 the precision of their Normal prior:
@@ -31,9 +31,8 @@ __all__ = [
 PriorGroups = tuple[int | None, ...]
 
 # Heavy-tailed: a weight alone has a Student t prior with one degree of freedom. Weights of a leaf
-# are within a decade or so of 1, since data are standardised. Those of an input that does not
-# matter may be as small as they like, and a wide prior lets such an input cost more than it is
-# worth.
+# are within about a decade of 1, since data are standardised. Those of an irrelevant input may be
+# arbitrarily small, and a wide prior makes such an input cost more than it is worth.
 LEAF_HYPERPRIOR = Gamma(0.5, 0.05)
 INPUT_HYPERPRIOR = Gamma(0.5, 5e-7)
 
@@ -129,7 +128,7 @@ def credit_groups(
 def sum_savings(
     layout: Layout, groups: PriorGroups, before: Vectors, after: Vectors, priors: tuple[Normal, ...]
 ) -> Array:
-    """Return the change of the free energy by precisions that groups no longer need, ≤ 0 mostly.
+    """Return the change of the free energy by precisions that are no longer needed, usually ≤ 0.
 
     Args:
         layout: Layout of the weights.
@@ -169,7 +168,7 @@ def _group_complexities(
 def _precision_complexity(half: Array, variance: Array, prior: Gamma) -> Array:
     """Return ½ n (ln E[λ] − E[ln λ]) + KL[q(λ) ‖ p(λ)] for q(λ) = Gamma(s, s/E[λ]), s = a + n/2.
 
-    With Γ by Stirling's formula, whose remainder is μ(s), all that is large cancels:
+    With Γ by Stirling's formula, whose remainder is μ(s), all large terms cancel:
 
         (½ − a) ln s − ½ ln 2π − μ(s) + ln Γ(a) + a ln(s/(b E[λ])) + b E[λ]
     """

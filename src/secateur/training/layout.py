@@ -1,8 +1,8 @@
 """All uncertain weights in a few flat vectors, so that an optimiser's step is a handful of kernels.
 
-Small leaves share a vector; a large one has its own, because there the kernels are few in any case
-and what counts is that nothing is copied. Pruned weights keep their places and a mask says which
-are alive: masks are data, so one compiled program serves every round of pruning.
+Small leaves share a vector; a large one has its own, to avoid copies, because it needs few kernels
+in any case. Pruned weights keep their places, and a mask marks the live ones: masks are data, so
+one compiled program serves every round of pruning.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LARGE = 16_384
 
 
 class UnitPlace(NamedTuple):
-    """How the weights of a leaf stand in a vector of units: unit by unit, in one piece of each.
+    """The place of a leaf's weights in a vector of units: a contiguous piece of each unit.
 
     Attributes:
         group: Name of the leaves that are in this vector.
@@ -52,7 +52,7 @@ class UnitPlace(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where an uncertain leaf is: which vector, and from where on (in every unit of it)."""
+    """The place of an uncertain leaf: its vector, and its start (in every unit of that)."""
 
     vector: int
     start: int
@@ -98,7 +98,7 @@ _CERTAIN = _CertainArray()
 
 
 class Layout(NamedTuple):
-    """Where each leaf of the beliefs is; hashable, so that compiled programs are reused."""
+    """The place of each leaf of the beliefs; hashable, so that compiled programs are reused."""
 
     treedef: Any
     leaves: tuple[Any, ...]  # a Place, _CERTAIN, or an object that is not an array
@@ -111,7 +111,7 @@ class Layout(NamedTuple):
         return [leaf for leaf in self.leaves if isinstance(leaf, Place)]
 
     def beliefs(self, flat: tuple[Normal, ...], certain: list[Array]) -> PyTree:
-        """Put flat beliefs and the certain arrays back into the user's pytree."""
+        """Assemble flat beliefs and the certain arrays into the user's pytree."""
         return self.build_tree(self.split_beliefs(flat), certain)
 
     def split_beliefs(self, flat: tuple[Normal, ...]) -> list[Normal]:
@@ -178,8 +178,8 @@ class Layout(NamedTuple):
 def _split(layout: Layout, vectors: Vectors) -> list[Array]:
     """Cut vectors into the shapes of the leaves.
 
-    The gradient is one concatenation per vector. Left to JAX it would be a sum of vectors of full
-    length, one for each leaf, nearly all of them zeros.
+    The gradient is one concatenation per vector. JAX's own gradient would be a sum of full-length
+    vectors, one for each leaf, with nearly all elements zero.
     """
     return [place.take(vectors) for place in layout.places]
 

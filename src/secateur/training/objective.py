@@ -69,12 +69,12 @@ def free_energy(
 
         F = KL[q(θ)‖p(θ)] + KL[q(γ)‖p(γ)] − Σ_n w_n E[ln p(y_n | θ, γ)]          w_n = 1, or N/batch
 
-    Pure; works under `jit`, `vmap` and `grad`. Pruned weights (variance 0) get no gradient.
+    Pure: works under `jit`, `vmap` and `grad`. Pruned weights (variance 0) get no gradient.
 
     Rows may have different weights. There are two unbiased ways to treat N shuffled rows in K
     batches of which the last is padded. With `weights` 1 and 0 and `size=N`, every batch estimates
-    the whole from the rows it really has. With `weights` K and 0 and no `size`, every row counts
-    the same, and the mean over the K batches is F.
+    the total from its actual rows. With `weights` K and 0 and no `size`, all rows have the same
+    weight, and the mean over the K batches is F.
 
     Args:
         forward: Function `forward(key, beliefs, x)` that returns a Normal or a sample; see

@@ -29,7 +29,8 @@ from secateur.training.layout import Layout, flat_complexity, to_numpy
 from secateur.training.objective import compute_parts
 from secateur.training.unit_steps import SHAPE_INTERVAL, Shapes
 
-# Number of rows that a running estimate of the noise averages: 5 % accurate, and soon renewed.
+# Number of rows over which the running estimate of the noise averages: accurate to 5 %, and quick
+# to adapt.
 _NOISE_MEMORY = 1024
 # Largest number of epochs in one call, and length of what one call records.
 CALL_LENGTH = 256
@@ -53,7 +54,7 @@ class ProgramSpec(NamedTuple):
 
 
 class TrainingState(NamedTuple):
-    """Everything that training changes, and what tells one run from another."""
+    """Everything that training changes, or that differs between runs."""
 
     weights: Coordinates
     alive: Vectors
@@ -66,14 +67,14 @@ class TrainingState(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """What all runs share and training leaves alone."""
+    """Data that all runs share and training does not change."""
 
     certain: list[Array]
     likelihood: Any
 
 
 class Schedule(NamedTuple):
-    """Numbers that steer an epoch."""
+    """Numbers that control an epoch."""
 
     rate: Any
     warm_epochs: Any  # over which the weight of the complexity rises from 0 to 1
@@ -170,7 +171,7 @@ def warmth_at(schedule: Schedule, epoch: ArrayLike) -> Array:
 
 
 class Batch(NamedTuple):
-    """What one step works on; with a leading axis of steps, a whole epoch."""
+    """The data of one step; with a leading axis of steps, of a whole epoch."""
 
     inputs: Any
     targets: Array
@@ -243,9 +244,9 @@ def _run_epoch(
             update_noise = partial(constants.likelihood.update_noise, fixed, targets)
             if data.weights is None:
                 fresh = update_noise(weights=counts, size=schedule.size)
-            else:  # batches differ in weight; their mean is exact if each is scaled alike
+            else:  # batches differ in weight; their mean is exact if all are scaled equally
                 fresh = update_noise(weights=schedule.row_weight * counts)
-            # A step along the natural gradient; the first ones average what has been seen.
+            # A step along the natural gradient; the first steps average over all rows so far.
             share = jnp.maximum(noise_share, 1 / (1 + noise_steps))
             noise = jax.tree.map(lambda old, new: old + share * (new - old), noise, fresh)
         else:
@@ -336,7 +337,7 @@ def _take_batches(spec: ProgramSpec, indices: Array, values: Array) -> Array:
 
 
 def select_moved(spec: ProgramSpec, weights: Coordinates, noise: Any) -> tuple[Coordinates, Any]:
-    """Return what the optimiser moves."""
+    """Return the variables of the optimiser."""
     return weights.optimised(), None if spec.conjugate_noise else free_noise(noise)
 
 
@@ -354,9 +355,9 @@ def free_noise(noise: Any) -> Any:
 
 @partial(jax.jit, static_argnames=("spec",))
 def restart_optimiser(spec: ProgramSpec, state: TrainingState) -> TrainingState:
-    """Return a state whose optimiser remembers nothing, least of all weights that are gone.
+    """Return a state with a fresh optimiser state, without memory of pruned weights.
 
-    All arrays are copies: `train` takes over the memory of its state, which must be nobody else's.
+    All arrays are copies, because `train` donates the memory of its state.
     """
 
     def restart(state: TrainingState) -> TrainingState:
@@ -364,7 +365,7 @@ def restart_optimiser(spec: ProgramSpec, state: TrainingState) -> TrainingState:
         memory = spec.optimiser.init(moved)
         return state._replace(memory=memory, epoch=jnp.zeros_like(state.epoch))
 
-    # An empty memory has no axis of runs, so it must not stand in the argument.
+    # An empty optimiser state has no axis of runs, so it must not be an argument.
     return jax.tree.map(jnp.copy, map_runs(restart, state._replace(memory=None)))
 
 
@@ -377,7 +378,7 @@ def train(
     schedule: Schedule,
     epochs: Array,
 ) -> tuple[TrainingState, EpochRecord]:
-    """Train for some epochs, at most CALL_LENGTH; stop early if no run can go on.
+    """Train for some epochs, at most CALL_LENGTH; stop early if no run can continue.
 
     Returns:
         The state, and a record for each epoch and run (the rest of CALL_LENGTH is zero).
@@ -386,7 +387,7 @@ def train(
     is_single = state.epoch.shape[0] == 1
     if is_single:  # the axis of runs is dropped once, not in every epoch
         state, data = _drop_all((state, data))
-    # (Asking JAX for the shapes of a record would mean to trace an epoch twice.)
+    # (Asking JAX for the shapes of a record would trace an epoch twice.)
     dtype = spec.layout.dtype
     dtypes = EpochRecord(dtype, dtype, dtype, jnp.int32)
     shape = (CALL_LENGTH, *state.epoch.shape)

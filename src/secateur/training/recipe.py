@@ -25,7 +25,7 @@ __all__ = ["RECIPES", "BeforeUpdate", "Recipe", "Training", "choose_recipe"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that can be chosen about training.
+    """All settings of training.
 
     Attributes:
         standardise_inputs: Whether to give every input column mean 0 and standard deviation 1.
@@ -45,8 +45,8 @@ class Recipe:
         full_rate_width: Means of a leaf with a longer side than this move at a proportionally lower
             rate, because a unit sums over all its inputs. None moves all at the same rate.
         warm_steps: Number of steps (at most a quarter of all) over which the weight of the
-            complexity rises from 0 to 1, so that units that have learnt nothing yet are not given
-            up.
+            complexity rises from 0 to 1, so that units that have not learnt anything yet are not
+            switched off.
         batch_size: Number of rows in a step, at most all rows.
         epochs: Maximum number of epochs. None is about `steps` steps, and at least `fewest_epochs`.
         steps: See `epochs`.
@@ -54,8 +54,9 @@ class Recipe:
             about `retrain_steps` steps, and at least `fewest_epochs`.
         retrain_steps: See `retrain_epochs`.
         fewest_epochs: See `epochs`.
-        cooling: Share of the epochs in which the rate falls to 0; 0 keeps it constant.
-        stops: Whether to begin cooling (or, without cooling, to end) once the free energy is level.
+        cooling: Fraction of the epochs over which the rate decays to 0; 0 keeps it constant.
+        stops: Whether to begin cooling (or, without cooling, to end) once the free energy has
+            levelled off.
         samples: Number of draws that the final free energy averages, for sampling algorithms.
     """
 
@@ -98,8 +99,8 @@ RECIPES = {
         stops=False,
     ),
     # For networks that were trained elsewhere, whose data are not standardised. Most weights are
-    # not needed; while they stay, they are noise to the others and narrow the prior that is learnt.
-    # So they are cut early, and training goes on between cuts.
+    # not needed, but add noise to the others and narrow the learnt prior. So they are cut early,
+    # and training continues between cuts.
     "trained": Recipe(
         standardise_inputs=False,
         standardise_targets=False,
@@ -121,7 +122,7 @@ def choose_recipe(
     batch_size: int | None = None,
     rate: float | None = None,
 ) -> Recipe:
-    """Return a recipe by name or as it is, with the options that are not None in its place."""
+    """Return a recipe, given itself or its name, with the options that are not None replaced."""
     if isinstance(recipe, str):
         if recipe not in RECIPES:
             raise ValueError(f"recipe={recipe!r}. Supported: {', '.join(RECIPES)}, or a Recipe.")
@@ -137,7 +138,7 @@ def choose_recipe(
 
 @dataclass(frozen=True, eq=False)
 class BeforeUpdate:
-    """What was there before the data that a model was last updated with; see `secateur.update`.
+    """The state of a model before its last update; see `secateur.update`.
 
     Attributes:
         priors: Priors of the weights before any data, a pytree like the beliefs.
@@ -156,14 +157,15 @@ class BeforeUpdate:
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """How a model is trained: what training needs, beside model and data, to go on.
+    """How a model is trained: what is needed, beside model and data, to continue training.
 
     Attributes:
         recipe: See `Recipe`.
-        optimiser: Optimiser whose updates are scaled by the recipe's falling rate. None is Adam.
+        optimiser: Optimiser whose updates are scaled by the recipe's learning-rate schedule. None
+            is Adam.
         prior_groups: Groups of weights whose prior variances are learnt, or None.
         mesh: Devices over which the rows of each step are divided, or None.
-        before_update: What a model was updated from, or None.
+        before_update: State before the last update, or None.
     """
 
     recipe: Recipe
@@ -194,7 +196,7 @@ def make_adam(layout: Layout, full_rate_width: int | None) -> optax.GradientTran
 
 
 def _rate_factor(place: Place, width: int | None) -> float:
-    """Which axes of a leaf are inputs is not known: the longer side decides."""
+    """It is not known which axes of a leaf are inputs, so the longer side is used."""
     if width is None or len(place.shape) < 2:
         return 1.0
     longer = max(math.prod(place.shape[:-1]), math.prod(place.shape[1:]))
@@ -210,7 +212,7 @@ def _scale_means(scales: Any, updates: Any) -> Any:
 def make_initial_beliefs(
     recipe: Recipe, key: Array, beliefs: PyTree, priors: PyTree, *, redraw: bool
 ) -> PyTree:
-    """Return the beliefs that a run starts from, in NumPy arrays: there is nothing to compile.
+    """Return the beliefs that a run starts from, as NumPy arrays, to avoid compilation.
 
     Args:
         recipe: See `Recipe`.

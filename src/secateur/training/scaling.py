@@ -1,8 +1,8 @@
-"""Standardised inputs and targets, and what that means for the free energy.
+"""Standardisation of inputs and targets, and its effect on the free energy.
 
-A network that trains well sees numbers around 1. The free energy must not notice: with
-z = (y − m)/s, p(y) = p(z)/s, so N·Σ ln s is added to the free energy of the standardised targets
-and it stays −ln evidence of the targets in their own units.
+Networks train best on numbers around 1, but the free energy must not depend on units: with z = (y −
+m)/s, p(y) = p(z)/s, so N·Σ ln s is added to the free energy of the standardised targets and it
+stays −ln evidence of the targets in their own units.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Affine:
     scale: Any
 
     def to_standard(self, values: Any) -> Any:
-        """From the data's own units; in float64 if the values are NumPy's."""
+        """Convert from the data's own units, in float64 if the values are NumPy arrays."""
         if isinstance(values, jax.Array):
             dtype = jnp.result_type(values, jnp.float32)
             shift, scale = (_against(p, values).astype(dtype) for p in (self.shift, self.scale))
@@ -47,7 +47,7 @@ class Affine:
         return (np.asarray(values, np.float64) - self.shift) / self.scale
 
     def to_data(self, prediction: Normal | Array) -> Normal | Array:
-        """Back to the data's own units."""
+        """Convert back to the data's own units."""
         if isinstance(prediction, Normal):
             scale = _against(self.scale, prediction.mean)
             shift = _against(self.shift, prediction.mean)
@@ -61,7 +61,7 @@ class Affine:
 
 
 def _against(parameter: Array, values: Array) -> Array:
-    """Give a per-column parameter leading axes, which strict rank promotion asks for."""
+    """Give a per-column parameter leading axes, as strict rank promotion requires."""
     parameter = jnp.asarray(parameter)
     return parameter.reshape((1,) * (jnp.ndim(values) - parameter.ndim) + parameter.shape)
 
@@ -72,9 +72,9 @@ class Scaling:
     """How a model's data are standardised; None where they are not.
 
     Attributes:
-        inputs: a pytree like the inputs, with an `Affine` or None in place of each array.
-        targets: an `Affine` or None.
-        column_names: names of the columns of every table among the inputs, by which later tables
+        inputs: A pytree like the inputs, with an `Affine` or None in place of each array.
+        targets: An `Affine` or None.
+        column_names: Names of the columns of every table among the inputs, by which later tables
             are matched; empty if there was none.
     """
 
@@ -124,7 +124,7 @@ class Scaling:
                 _check_width(affine, np.shape(values), self.column_names)
 
     def standardise_inputs(self, inputs: Any, dtype: Any) -> Any:
-        """Standardise inputs, and give floating numbers the dtype."""
+        """Standardise inputs, and convert floating-point numbers to the dtype."""
         return jax.tree.map(
             lambda affine, x: _standardise(affine, x, dtype),
             self.inputs,
@@ -133,11 +133,11 @@ class Scaling:
         )
 
     def standardise_targets(self, targets: Any, dtype: Any) -> Any:
-        """Standardise targets, and give floating numbers the dtype."""
+        """Standardise targets, and convert floating-point numbers to the dtype."""
         return _standardise(self.targets, targets, dtype)
 
     def standardise(self, block: tuple[Any, Any], dtype: Any) -> tuple[Any, Any]:
-        """Standardise inputs and targets, and give floating numbers the dtype."""
+        """Standardise inputs and targets, and convert floating-point numbers to the dtype."""
         inputs, targets = block
         return self.standardise_inputs(inputs, dtype), self.standardise_targets(targets, dtype)
 
@@ -187,7 +187,7 @@ def _summarise(xp: Any, values: Any) -> tuple[Any, Any, Any]:
 
 
 def _summarise_weighted(xp: Any, values: Any, weights: Any) -> tuple[Any, Any, Any]:
-    """The same for rows with weights; those of weight 0 have no part in it."""
+    """The same for rows with weights; rows of weight 0 are ignored."""
     flat = values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1)
     column = xp.repeat(weights, len(flat) // len(values))[:, None]
     total = xp.sum(column)

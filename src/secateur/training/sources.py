@@ -1,4 +1,4 @@
-"""Where rows come from: arrays that stay on the device, or a stream of batches that never do.
+"""Sources of rows: arrays that stay on the device, or a stream of batches that do not.
 
 Both give *blocks* of rows. Arrays are one block, used again in every epoch. A stream is cut into
 blocks of fixed size, used in turn; training sees no more than one of them at a time.
@@ -33,7 +33,7 @@ Pair = tuple[Any, Array]
 
 # Rows of a stream that are on the device at a time.
 _BLOCK_ROWS = 16_384
-# How much of a stream that can be read only once is looked at to learn its units.
+# Number of rows of a one-pass stream that are examined to determine its units.
 _PREVIEW_ROWS = 16_384
 
 
@@ -101,8 +101,8 @@ class Stream:
         else:
             if size is None:
                 raise ValueError(
-                    "the data are an iterator that can be read only once, so their number of rows "
-                    "must be given: size=…. Or give a function that starts a new iterator."
+                    "the data are an iterator that can be read only once, so the number of rows "
+                    "must be given: size=…. Or give a function that returns a new iterator."
                 )
             iterator = self._open()
             preview: list[RowBlock] = []
@@ -195,7 +195,7 @@ def _opener(batches: Any) -> tuple[Callable[[], Iterator[Any]], bool]:
     if not isinstance(batches, Iterable):
         raise TypeError(
             f"the data are a {type(batches).__name__}. Supported: a pair of arrays (x, y), a "
-            "function that starts an iterator of such pairs, or an iterable of them."
+            "function that returns an iterator of such pairs, or an iterable of them."
         )
     iterator = iter(batches)
     if iterator is batches:
@@ -218,7 +218,7 @@ def _statistics(batches: Iterator[Any]) -> tuple[tuple[Any, Columns], int, float
         check_same_kind(first, block)
         jax.tree.map(_join, total, columns, is_leaf=_is_columns)
     if total is None or sample is None:
-        raise ValueError("the stream of data is empty: it gave no batch.")
+        raise ValueError("the stream of data is empty: it contains no batch.")
     return total, rows, weight, sample
 
 
@@ -318,7 +318,7 @@ def check_arrays(inputs: Any, targets: Any) -> Pair:
     check_rows_apart(inputs, len(targets) if np.ndim(targets) else None)
     inputs = jax.tree.map(lambda x: make_array(x, "inputs"), inputs, is_leaf=is_table)
     if not jax.tree.leaves(inputs):
-        raise ValueError("the inputs hold no array.")
+        raise ValueError("the inputs contain no array.")
     for name, x in (("targets", targets), *(("inputs", x) for x in jax.tree.leaves(inputs))):
         if np.ndim(x) == 0:
             raise ValueError(f"the {name} are a single number. Their first axis must count rows.")
@@ -345,7 +345,7 @@ def check_shapes(sets: list[RowBlock]) -> None:
 
 
 def check_targets(columns: Columns) -> None:
-    """Refuse targets with nothing to learn: an output, or one class only."""
+    """Raise an error for targets with nothing to learn: a constant, or a single class."""
     if columns.rows > 1 and np.any(columns.constant):
         which = np.flatnonzero(columns.constant)
         column = "the targets are" if columns.vector else f"target column(s) {which.tolist()} are"
@@ -356,14 +356,14 @@ def check_targets(columns: Columns) -> None:
 
 
 def check_model(forward: Callable[[Any], Any], likelihood: Any, sample: Pair, targets: Any) -> None:
-    """Check that model, data and likelihood fit together: shapes by tracing, labels by looking.
+    """Check that model, data and likelihood fit together: shapes by tracing, labels by value.
 
     Args:
         forward: Function from inputs to a prediction.
         likelihood: The model's likelihood.
         sample: A few rows.
-        targets: All targets. The values of labels and counts matter, so the least and the largest
-            are tried, against a prediction of zeros.
+        targets: All targets. The values of labels and counts matter, so the smallest and the
+            largest are tried, against a prediction of zeros.
     """
     inputs, some = sample
     shape = jax.eval_shape(forward, inputs)

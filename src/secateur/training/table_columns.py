@@ -66,7 +66,7 @@ def arrange_columns(inputs: Any, names: ColumnNames) -> Any:
     """
     structure: Any
     leaves, structure = jax.tree.flatten(inputs, is_leaf=is_table)
-    if len(leaves) != len(names):  # nothing to go by, or another structure, which others refuse
+    if len(leaves) != len(names):  # no names, or another structure, which is checked elsewhere
         return inputs
     pairs = zip(leaves, names, strict=True)
     return structure.unflatten([_arrange(leaf, wanted) for leaf, wanted in pairs])
@@ -96,7 +96,7 @@ def make_array(values: Any, name: str) -> Any:
         name: "inputs" or "targets", for messages.
 
     Raises:
-        TypeError: They hold text or something else that is not a number.
+        TypeError: They contain text or something else that is not a number.
         ValueError: They are rows of different lengths.
     """
     if isinstance(values, jax.Array):
@@ -132,7 +132,7 @@ def _from_objects(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def _name_text(values: Any) -> str:
-    """Name the columns of a table that are to blame, as a part of a sentence."""
+    """Name the offending columns of a table, as a part of a sentence."""
     names = _names_of(values) or ()
     wrong = [name for name in names if values[name].to_numpy().dtype.kind not in "biuf"]
     return f" because of the columns {wrong}" if wrong else ""
@@ -152,7 +152,7 @@ def check_rows_apart(inputs: Any, rows: int | None) -> None:
     """Refuse a list of rows in place of an array: a list is a pytree of several inputs.
 
     Args:
-        inputs: Inputs as they were handed over.
+        inputs: Inputs as they were passed.
         rows: Number of targets, or None if there are none.
     """
     if not isinstance(inputs, list | tuple) or not inputs:

@@ -1,4 +1,4 @@
-"""When the learning rate falls, when training ends, and how long the calls in between are."""
+"""The learning-rate schedule, the end of training, and the length of calls in between."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _CRITICAL = 1.96
 WORTH_MENTIONING = 1.0
 _SHORTEST_WINDOW = 20
 _FIRST_LOOK = 60
-# Adam moves a weight by no more than the rate in a step. Before the free energy may be called
-# level, a weight must have had time to go ten units: several times across the prior and back.
+# Adam moves a weight by no more than the rate in a step. Before the free energy can count as level,
+# a weight must have had time to move ten units: several times across the prior and back.
 _FIRST_DISTANCE = 10.0
 _BETWEEN_LOOKS = 10  # epochs, or 5 % of those so far
 _SHORTEST_COOLING = 20
-CALL_SECONDS = 0.25  # the time between two progress updates, about
+CALL_SECONDS = 0.25  # approximate time between two progress updates
 
 
 @dataclass
@@ -38,16 +38,16 @@ class Timetable:
 
     Attributes:
         budget: Maximum number of epochs.
-        cooling: Share of the epochs for cooling.
+        cooling: Fraction of the epochs for cooling.
         stops: Whether a level free energy ends the plateau.
         warm_epochs: Number of epochs over which the weight of the complexity rises.
         cool_start: Epoch in which cooling began, or inf.
         cool_epochs: Number of epochs that cooling lasts.
-        next_look: Epoch in which the trend is looked at next.
+        next_look: Epoch of the next look at the trend.
         plateau_reason: Why the plateau ended, in words.
         stop_reason: Why training ended, in words; empty while it has not.
         is_level: Whether the free energies of all runs were level at the end of the plateau, as far
-            as that was looked at.
+            as that was checked.
         falling: Runs whose free energy was still falling then, where that is known.
     """
 
@@ -69,7 +69,7 @@ class Timetable:
         warm = min(recipe.warm_steps / steps, budget / 4)
         if not recipe.stops:
             return cls(budget, recipe.cooling, False, warm, next_look=budget)
-        # The trend is that of the last third, which should lie well after the warming.
+        # The trend is that of the last third, which should begin well after the warm-up.
         distance = _FIRST_DISTANCE / (recipe.rate * steps)
         look = max(_FIRST_LOOK, math.ceil(distance), math.ceil(2 * warm))
         return cls(budget, recipe.cooling, True, warm, next_look=look)
@@ -81,7 +81,7 @@ class Timetable:
 
     @property
     def last_epoch(self) -> int:
-        """Return where training ends if nothing more is decided."""
+        """Return the last epoch if no further decision is taken."""
         if math.isinf(self.cool_start):
             return self.budget
         return int(self.cool_start + self.cool_epochs)
@@ -114,15 +114,15 @@ class Timetable:
         known = [t for t in trends if t is not None]
         level = bool(known) and all(t.level for t in known)
         if level and self.stops and epoch >= self.next_look:
-            self.plateau_reason = f"the free energy was level after {epoch} epochs"
+            self.plateau_reason = f"the free energy levelled off after {epoch} epochs"
         elif epoch >= self._latest_cooling:
-            self.plateau_reason = f"the budget of {self.budget} epochs was used"
+            self.plateau_reason = f"the maximum of {self.budget} epochs was reached"
             if known and not level:
                 self.is_level = not self.stops
                 self.falling = find_falling_runs(free_energies)
                 falling = min(t.slope for t in known)
                 self.plateau_reason += (
-                    f", with the free energy falling by {-falling:.2g} nats per epoch"
+                    f", while the free energy was still falling by {-falling:.2g} nats per epoch"
                 )
         else:
             self.next_look = max(epoch + _BETWEEN_LOOKS, math.ceil(1.05 * epoch))
@@ -134,14 +134,14 @@ class Timetable:
         return self.is_level or (bool(self.falling) and run not in self.falling)
 
     def shorten(self, how: str, epoch: int) -> None:
-        """End sooner than planned: "cool" lets the rate fall from now on, "stop" ends at once."""
+        """End sooner than planned: "cool" decays the rate from now on, "stop" ends at once."""
         if self.stop_reason:
             return
         if how == "stop":
             self.stop_reason, self.is_level = f"training was stopped after {epoch} epochs", False
         elif math.isinf(self.cool_start):
             self.is_level = False
-            self.plateau_reason = f"training was asked to end after {epoch} epochs"
+            self.plateau_reason = f"an early end was requested after {epoch} epochs"
             self._begin_cooling(epoch)
 
     def _begin_cooling(self, epoch: int) -> None:
@@ -168,13 +168,13 @@ class Trend(NamedTuple):
 
     @property
     def level(self) -> bool:
-        """Whether going on as before promises nothing: no fall, or none worth a nat."""
+        """Whether further training promises no gain: no significant fall, or less than a nat."""
         falling = -self.slope > _CRITICAL * self.error
         return not (falling and -self.slope * self.window > WORTH_MENTIONING)
 
 
 def fit_trend(free_energies: np.ndarray) -> Trend | None:
-    """Fit the last third of the epochs so far; None while that is too short to say anything.
+    """Fit a line to the last third of the epochs so far; None while that is too short.
 
     The window grows with the run, so slow progress is compared with the time already spent on it.
 
@@ -216,7 +216,7 @@ def find_falling_runs(free_energies: np.ndarray) -> list[int]:
 
 
 class Pace:
-    """Finds the number of epochs that make a call of about the wanted length.
+    """Finds the number of epochs for a call of about the desired duration.
 
     Args:
         max_epochs: Largest number of epochs in a call.
@@ -225,7 +225,7 @@ class Pace:
     def __init__(self, max_epochs: int) -> None:
         self._start = time.monotonic()
         self._max_epochs = max_epochs
-        # Several processes must make the same calls, so no clock of theirs may decide.
+        # Several processes must make the same calls, so none of their clocks may decide.
         self._alone = jax.process_count() == 1
         self.epochs = 1 if self._alone else max_epochs
         self.seconds_per_epoch = float("nan")

@@ -1,4 +1,4 @@
-"""Runs the compiled programs: in what portions, with which data, and who is informed."""
+"""Runs the compiled programs, feeds them data, and reports progress."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SETTLED = 10_000
 
 
 class NotFiniteError(FloatingPointError):
-    """No run can go on; the message says where. Holds the state and records from before."""
+    """No run can continue; the message says where. Contains the state and records from before."""
 
     def __init__(self, message: str, state: TrainingState, records: EpochRecord) -> None:
         super().__init__(message)
@@ -135,7 +135,7 @@ class Trainer:
     # --- beginning ------------------------------------------------------------------------------
 
     def start(self, keys: Sequence[Array], noises: Sequence[Any] | None = None) -> TrainingState:
-        """Return the state in which training begins, without an optimiser's memory.
+        """Return the state in which training begins, without optimiser state.
 
         Args:
             keys: A random key for each run.
@@ -161,12 +161,12 @@ class Trainer:
         return self.place(program.stack_runs(states))
 
     def restart(self, state: TrainingState) -> TrainingState:
-        """Return a state that training can start from, with an optimiser that remembers nothing."""
+        """Return a state that training can start from, with a fresh optimiser state."""
         state = state._replace(memory=None)
         return self.place(program.restart_optimiser(self.spec, state))
 
     def fingerprint(self, state: TrainingState, *options: Any) -> str:
-        """Hash what decides the course of a training, as far as it can be seen."""
+        """Hash what determines the course of a training, as far as it is visible."""
         source, optimiser = self.source, self.spec.optimiser
         data = source.sets if isinstance(source, Arrays) else [source.sample()]
         weights = program.take_run(state.weights, 0)
@@ -174,7 +174,7 @@ class Trainer:
             lambda w, n: optimiser.init(program.select_moved(self.spec, w, n)),
             weights, program.take_run(state.noise, 0),
         )  # fmt: skip
-        # The structure tells optimisers apart whose memories differ.
+        # The structure distinguishes optimisers with different states.
         facts = (jax.tree.structure(moved), self.recipe, self.spec.inference)
         return fingerprint(
             [state, list(data), self.model.likelihood],
@@ -189,8 +189,8 @@ class Trainer:
         """Return the timetable of a whole training.
 
         Args:
-            warm: Whether the weight of the complexity rises slowly, as the recipe says. Where the
-                prior is what was learnt before, it should count from the beginning.
+            warm: Whether the weight of the complexity rises slowly, as the recipe says. A prior
+                that was learnt before should count from the beginning.
         """
         return self._plan(self.recipe if warm else replace(self.recipe, warm_steps=0))
 
@@ -229,10 +229,10 @@ class Trainer:
         """Train to the end of the timetable, or of the one in the checkpoint.
 
         Args:
-            state: From `restart`. Its memory is taken over.
+            state: From `restart`. Its memory is donated.
             timetable: From `plan_training` or `plan_retraining`.
-            progress: Informed several times a second.
-            checkpoint: Where to save the state, and to go on from.
+            progress: Receives updates several times a second.
+            checkpoint: Where to save the state, and from where to resume.
 
         Returns:
             The last state, the records by epoch and run, and the timetable.
@@ -258,7 +258,7 @@ class Trainer:
             wanted = max(1, min(timetable.next_decision - done, pace.epochs))
             data, count = self._take_data(blocks, wanted)
             if data is None:
-                timetable.stop_reason = "the iterator of data came to its end"
+                timetable.stop_reason = "the iterator of data was exhausted"
                 break
             with pace.measure(count):
                 state, raw = program.train(self.spec, state, self.constants, data, schedule, count)
@@ -275,7 +275,7 @@ class Trainer:
                 timetable.decide(self.free_energies(_join_records(record_parts)))
             try:
                 answer = progress.update(self._summarise(timetable, schedule, new, done, pace))
-            except BaseException:  # whoever interrupts may want to go on from here
+            except BaseException:  # the user may want to resume from here
                 if checkpoint is not None:
                     checkpoint.write(*make_saved_state())
                 raise
@@ -353,7 +353,7 @@ class Trainer:
         """Return the free energies of all runs, in the data's own units.
 
         Args:
-            state: The weights to judge.
+            state: The weights to evaluate.
             records: Records of their training, for data that cannot be read again.
         """
         state = state._replace(memory=None)
@@ -412,7 +412,7 @@ def _flatten_all_priors(layout: Any, priors: Sequence[PyTree], expand: bool) -> 
 
 
 def _recall_evaluation(state: TrainingState, records: EpochRecord) -> Evaluation:
-    """Estimate from the last third of the blocks of a stream that was read once."""
+    """Estimate the evaluation from the last third of the blocks of a one-pass stream."""
     recent = slice(-max(1, len(records.accuracy) // 3), None)
     means = [np.mean(r[recent], axis=0) for r in records[:3]]
     spread = np.std((records.complexity_weights - records.accuracy)[recent], axis=0)

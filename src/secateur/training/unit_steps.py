@@ -5,7 +5,7 @@ Lᵀ∂F/∂m, and a step is
 
     m ← m + L u / s        s² = Σ L²/size
 
-so that directions that the data determine well take small steps, the others large ones.
+so that steps are small in directions that the data determine well, and large in the others.
 
 The shape L takes natural-gradient steps of its own, once in `SHAPE_INTERVAL` steps. In these
 coordinates the precision of the unit is I, and E = Lᵀ∂F/∂L is what it should be minus I:
@@ -26,14 +26,14 @@ from jax import Array
 from secateur.distributions import Normal, UnitNormal
 from secateur.training.coordinates import Coordinates, Vectors, make_factor
 
-# Number of steps of the optimiser for one of the shapes, whose gradients cost more than all else.
+# Number of optimiser steps per step of the shapes, whose gradients dominate the cost.
 SHAPE_INTERVAL = 20
-# Share of the way to the stationary point that a step of the shapes takes at the full rate.
+# Fraction of the way to the stationary point that a step of the shapes takes at the full rate.
 SHAPE_SHARE = 0.2
 
 
 class Shapes(NamedTuple):
-    """The shapes of all units, and what follows from them; constant between two of their steps.
+    """The shapes of all units, and derived quantities; constant between two of their steps.
 
     Attributes:
         factors: L of every unit, by vector; None where there is no covariance.
@@ -86,7 +86,7 @@ class Shapes(NamedTuple):
         )
 
     def pull_gradient(self, gradient: Coordinates) -> Coordinates:
-        """Return a gradient in the coordinates of each unit; of independent weights, as it is."""
+        """Return a gradient in the coordinates of each unit (unchanged for independent weights)."""
         columns = zip(self.factors, self.scales, gradient.means, strict=True)
         return gradient._replace(means=tuple(_pull(*column) for column in columns))
 
@@ -100,7 +100,7 @@ class Shapes(NamedTuple):
 
         Args:
             slopes: Derivatives of the free energy, in nats, by the factors.
-            cooling: Learning rate now as a share of the full one.
+            cooling: Current learning rate, as a fraction of the full one.
         """
         share = SHAPE_SHARE * cooling
         pairs = zip(self.factors, slopes, strict=True)
@@ -124,7 +124,7 @@ def _push(factor: Any, scale: Any, step: Array) -> Array:
 
 
 def _find_scale(variance: Array) -> Array:
-    """The deviation of a weight of each unit, in the mean square; 1 where none is alive."""
+    """The root-mean-square deviation of the weights of each unit; 1 where none is alive."""
     count = jnp.sum(variance > 0, axis=1)
     square = jnp.sum(variance, axis=1) / jnp.maximum(count, 1)
     return jnp.sqrt(jnp.where(square > 0, square, 1))[:, None]

@@ -163,7 +163,7 @@ def translate_model(
         ("input", input_names, calls[0].size), ("output", output_names, outputs.shape[1])
     ):  # fmt: skip
         if names and len(names) != size:
-            raise ExportError(f"{len(names)} {what} names are given, and there are {size} {what}s.")
+            raise ExportError(f"{what} names: {len(names)} are given, and {size} needed.")
     differences = _compare(trained, model, quantised, output_names or ())
     fields = []
     if labels is not None and not model.by_frame:

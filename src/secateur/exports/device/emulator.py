@@ -50,7 +50,7 @@ class Emulator:
     def reset(self) -> None:
         """Reset memory and registers to their state after start-up."""
         u, arm = self._unicorn, self._arm
-        # The model is chosen before memory is mapped: choosing it starts the processor anew.
+        # The model is chosen before memory is mapped: choosing it restarts the processor.
         uc = u.Uc(u.UC_ARCH_ARM, u.UC_MODE_THUMB | u.UC_MODE_MCLASS)
         uc.ctl_set_cpu_model(arm.UC_CPU_ARM_CORTEX_M4)
         end_of_flash = max((a + len(b) for a, b in self._segments if a < _RAM), default=1)

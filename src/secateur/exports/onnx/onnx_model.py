@@ -181,10 +181,10 @@ def _find_imported(original: Trained, mean: str | None) -> ImportedFunction | No
 def _lower_imported(
     trained: Trained, imported: ImportedFunction, inputs: Any
 ) -> tuple[SymbolicGraph, ExportedFunction]:
-    """Return the graph of a network at its posterior means, with what its file put at its end."""
+    """Return the graph of a network at its posterior means, with the last step of its file."""
     weights, f = mean_weights(trained.beliefs), trained.model.f
     name = imported.outputs[0].name
-    meanings = {name: "that of the network that was read, at the posterior means of its weights"}
+    meanings = {name: "that of the imported network, at the posterior means of its weights"}
     function = ExportedFunction(lambda x: [imported.finish(f(weights, x))], meanings, False)
     shape = find_row_shape(trained, inputs) if imported.row_shape is None else imported.row_shape
     dtype, dtypes = find_dtype(trained), _find_file_dtypes(imported)

@@ -1,6 +1,6 @@
 """Values and weights in 8 bits, as networks that were quantised before they were read have them.
 
-A function rounds values to steps of a scale and goes on in floating-point numbers,
+A function rounds values to multiples of a scale and continues in floating-point numbers,
 
     q = clip(round(x / scale) + zero, smallest, largest)        x ≈ (q − zero) · scale
 

@@ -120,7 +120,7 @@ def _zip_map(call: OperatorCall, x: Any) -> Any:
 
 @operator("Dropout")
 def _dropout(call: OperatorCall, x: Any, ratio: Any = None, training: Any = None) -> Any:
-    """Return what came in: nothing is dropped when a network is used."""
+    """Return the input: dropout has no effect in inference."""
     if training is not None and not (is_known(training) and not np.any(training)):
         raise OnnxError("it is in training mode. Export the network for inference.")
     return (x, np.ones(x.shape, bool))
@@ -143,7 +143,7 @@ def _cast(call: OperatorCall, x: Any, like: Any = None) -> Any:
         raise OnnxError("a type that is not supported: only numbers of 8 to 64 bits, and bool.")
     if is_known(x):
         if x.dtype == object:
-            raise OnnxError("texts are not supported.")
+            raise OnnxError("strings are not supported.")
         with np.errstate(invalid="ignore", over="ignore"):
             return np.asarray(x).astype(dtype)
     return x.astype(jax.dtypes.canonicalize_dtype(dtype))
@@ -156,7 +156,7 @@ def _divide(xp: Any, x: Any, y: Any) -> Any:
     if is_float(x):
         return xp.divide(x, y)
     if xp is np and not np.all(y):
-        raise OnnxError("a whole number is divided by 0.")
+        raise OnnxError("an integer is divided by 0.")
     # Whole numbers are cut off towards 0.
     return (xp.sign(x) * xp.sign(y) * (xp.abs(x) // xp.abs(y))).astype(x.dtype)
 
@@ -206,7 +206,7 @@ def _mod(call: OperatorCall, x: Any, y: Any) -> Any:
     x, y = align(x, y)
     xp = numpy_for(x, y)
     if xp is np and not is_float(x) and not np.all(y):
-        raise OnnxError("a whole number is divided by 0.")
+        raise OnnxError("an integer is divided by 0.")
     return xp.fmod(x, y) if call.attribute("fmod", 0) else xp.mod(x, y)
 
 
@@ -277,7 +277,7 @@ def _quantise(call: OperatorCall, x: Any, scale: Any, zero: Any = None) -> Any:
 
 @jax.custom_jvp
 def round_straight(x: Any) -> Any:
-    """Round to the nearest whole number; its derivative counts as 1."""
+    """Round to the nearest integer; the derivative counts as 1."""
     return jnp.round(x)
 
 

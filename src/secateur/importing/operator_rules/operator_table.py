@@ -94,7 +94,7 @@ def whole_numbers(value: Any, what: str) -> list[int]:
 
     Args:
         value: The array.
-        what: What it is, for the message.
+        what: Name of the value, for the message.
 
     Raises:
         OnnxError: It depends on the data.
@@ -113,7 +113,7 @@ def check_size(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def align(*values: Any) -> list[Any]:
-    """Return arrays with as many axes each as the one that has most, as ONNX spreads them."""
+    """Return arrays with equal numbers of axes, broadcast by ONNX's rules."""
     rank = max(np.ndim(v) for v in values)
     check_size(np.broadcast_shapes(*(np.shape(v) for v in values)))
     return [

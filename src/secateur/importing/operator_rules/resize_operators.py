@@ -125,7 +125,7 @@ def _interpolate(
     reach: int,
     excluded: bool = False,
 ) -> np.ndarray:
-    """Return the weight of each old element in each new one; beyond an end, the last one counts."""
+    """Return the weight of each old element in each new one; the ends are repeated beyond them."""
     matrix = np.zeros((len(at), old))
     rows = np.arange(len(at))
     for offset in range(1 - reach, reach + 1):

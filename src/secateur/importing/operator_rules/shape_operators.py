@@ -75,7 +75,7 @@ def _reshape(call: OperatorCall, x: Any, shape: Any = None) -> Any:
 
 
 def _other_rows(call: OperatorCall, x: Any, sizes: list[int]) -> list[int]:
-    """Let a shape that was written for some number of rows hold for the number that there is.
+    """Adapt a shape that was written for a fixed number of rows to the actual number.
 
     The result's shape is verified at the end; see `ImportedFunction`.
     """
@@ -333,5 +333,5 @@ def _extract(call: OperatorCall, x: Any, indices: Any) -> Any:
     if is_known(x, indices):
         return np.take(x, np.ravel(indices), axis=-1)
     if x.dtype == object:
-        raise OnnxError("texts are not supported; ask for the output of probabilities.")
+        raise OnnxError("strings are not supported; request the output with the probabilities.")
     return jnp.take(jnp.asarray(x), indices.ravel(), axis=-1)

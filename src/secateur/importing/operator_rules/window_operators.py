@@ -120,7 +120,7 @@ def _transposed_padding(
 
 
 def _pooling(call: OperatorCall, x: Any) -> tuple[list[int], list[int], list[int], Edges, Edges]:
-    """Return window, strides, dilations, the padding asked for, and with what rounding up adds."""
+    """Return window, strides, dilations, the given padding, and the padding with rounding up."""
     sizes = call.attribute("kernel_shape")
     if sizes is None or len(sizes) != x.ndim - 2:
         raise OnnxError("its window does not fit its operand.")

@@ -34,7 +34,7 @@ def subtract(x: Uncertain, y: Uncertain, sign: float) -> Uncertain:
 
 
 def choose(call: Call, difference: Uncertain, if_positive: Any, if_negative: Any) -> Uncertain:
-    """d > 0 ? a : b   for a and b jointly Gaussian with d ~ N(μ, σ²), by what d says of them.
+    """d > 0 ? a : b for a and b jointly Gaussian with d ~ N(μ, σ²), by conditioning on d.
 
     With t = μ/σ, β = Cov(a, d)/σ and a measured from E[y],
 

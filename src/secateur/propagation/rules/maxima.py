@@ -17,7 +17,7 @@ from secateur.propagation.rules.registry import Call, declare
 from secateur.propagation.uncertain_values import Uncertain
 from secateur.quadrature import unit_legendre
 
-# Beyond this, the pairs of places in a window are too many to follow.
+# Largest number of places in a window for which all pairs are tracked.
 LARGEST_WINDOW = 9
 
 Place = tuple[int, ...]
@@ -53,7 +53,7 @@ class Windows:
         cache: dict[Any, Array] = {}
         pairs = {}
         for (i, first), (j, second) in itertools.combinations(enumerate(self.places), 2):
-            # Element at ``second`` against the one δ before it; δ may be negative on some axes.
+            # The element at ``second`` and the one δ before it; δ may be negative on some axes.
             shift = {
                 axis: (b - a) * d
                 for axis, (a, b, d) in enumerate(zip(first, second, self.dilation, strict=True))
@@ -67,7 +67,7 @@ class Windows:
 
 
 def sum_of_covariances(params: dict, x: Uncertain, out_shape: tuple[int, ...]) -> Array:
-    """What correlation adds to the variance of each window's sum."""
+    """The contribution of correlation to the variance of each window's sum."""
     pairs = Windows(params, out_shape).covariances(x)
     if not pairs:
         return jnp.zeros(out_shape, x.mean.dtype)
@@ -104,7 +104,7 @@ def moments_of_maximum(means: list[Array], variances: list[Array]) -> tuple[Arra
     term = w[None] * length * (jnp.where(above > 0.0, 1.0, 0.0) - below)
     first = jnp.sum(term, axis=(0, 1))
     second = 2.0 * jnp.sum(term * above, axis=(0, 1))
-    # Narrower than rounding, the maximum is the plain one, with its derivative.
+    # Below rounding, this is the plain maximum, with its derivative.
     certain = high - low <= 1e3 * jnp.finfo(m.dtype).eps * jnp.abs(centre)
     plain_mean, plain_variance = largest_mean(m, v)
     mean = jnp.where(certain, plain_mean, centre + first)
@@ -149,8 +149,9 @@ def tournament(
 ) -> tuple[Array, Array]:
     """The largest of several correlated Gaussians, pairwise, as a balanced tree.
 
-    Each winner counts as Gaussian again; its covariance with a third is the two losers' covariance
-    weighted by who wins:  Cov(max(x, y), z) = Cov(x, z) P(x > y) + Cov(y, z) P(y > x).
+    Each winner is treated as Gaussian again; its covariance with a third value is that of the two
+    candidates, weighted by their probability of winning:  Cov(max(x, y), z) = Cov(x, z) P(x > y) +
+    Cov(y, z) P(y > x).
     """
     while len(means) > 1:
         next_means, next_variances, weights = [], [], []
@@ -184,7 +185,7 @@ _REMARK = "maximum as a tournament of pairs"
 @declare("maximum", "reduce_max", "reduce_min")
 def reduce_maximum(call: Call, x: Uncertain) -> Uncertain | Array:
     if call.walk.is_shift(call.equation):
-        # Any certain shift gives the same function; the one at the mean serves the numerics.
+        # Any certain shift gives the same function; the one at the mean is numerically stable.
         call.note("exact", "shift of a softmax, taken at the mean")
         return call.bind(x.mean)
     sign = -1.0 if call.name == "reduce_min" else 1.0

@@ -15,8 +15,8 @@ from secateur.propagation.covariances import NO_LOADS
 from secateur.propagation.rules.registry import Call, declare
 from secateur.propagation.uncertain_values import Uncertain, as_uncertain, merge_static
 
-# Elements times the square of the ranks that are asked for; beyond, order statistics take longer
-# than the rest of a model.
+# Limit of elements × (requested ranks)²; beyond it, order statistics take longer than the rest of a
+# model.
 _MOST_WORK = 40_000
 _NODES = 32
 _FAR_BELOW = -1e15  # stands for −∞ where its square has to fit into float32
@@ -106,7 +106,7 @@ def _ordered(x: Uncertain, mean: Array, variance: Array, axis: int) -> Uncertain
 
 @declare("order statistics", "top_k")
 def top_k(call: Call, x: Uncertain) -> list[Any]:
-    """The k largest; where they are is taken at the means."""
+    """The k largest; their places are those of the means."""
     axis = call.params.get("axis", x.mean.ndim - 1)
     mean, variance = _largest(call, x, call.params["k"], axis)
     return [_ordered(x, mean, variance, axis), call.bind(x.mean)[1]]
@@ -114,7 +114,7 @@ def top_k(call: Call, x: Uncertain) -> list[Any]:
 
 @declare("order statistics", "sort")
 def sort(call: Call, *operands: Any) -> list[Any]:
-    """Sorted keys as order statistics; what is sorted along with them by the keys' means."""
+    """Sorted keys as order statistics; other operands are sorted by the means of the keys."""
     axis, num_keys = call.params["dimension"], call.params["num_keys"]
     means = [o.mean if isinstance(o, Uncertain) else jnp.asarray(o) for o in operands]
     places = jax.lax.broadcasted_iota(jnp.int32, means[0].shape, axis)
@@ -146,7 +146,7 @@ def segment_maximum(call: Call, x: Any, places: Any, update: Any) -> Uncertain |
     With F(t) = Π_i Φ((t − m_i)/σ_i):   E[M] = b − ∫_a^b F,   E[(b − M)²] = 2 ∫_a^b (b − t) F.
     """
     if call.walk.is_shift(call.equation):
-        # Any certain shift gives the same function; the one at the mean serves the numerics.
+        # Any certain shift gives the same function; the one at the mean is numerically stable.
         call.note("exact", "shift of a softmax, taken at the mean")
         return call.bind(*(o.mean if isinstance(o, Uncertain) else o for o in (x, places, update)))
     if isinstance(places, Uncertain):

@@ -86,7 +86,7 @@ def move(call: Call, *operands: Any) -> Any:
             for i, stack in enumerate(stacks)
         ]
         for index, stack in enumerate(stacks):
-            # Two sources may turn out to be one in this layout: they count together from here on.
+            # Two sources may become the same in this layout; from here on they are merged.
             loads[index], more = merge_equal_sources(renamed[index], stack)
             if more is not None:
                 variances[index] = jnp.maximum(variances[index] + more, 0.0)
@@ -111,7 +111,7 @@ def move(call: Call, *operands: Any) -> Any:
 def _move_factors(
     call: Call, operands: Any, results: list[Any], move_array: Callable[[Array], list]
 ) -> list[Any]:
-    """Give the results the factors of the operand, or of operands that are put side by side."""
+    """Give the results the factors of the operand, or of operands that are joined."""
     factors = [factor_of(o) for o in operands]
     first = next((f for f in factors if f is not None), None)
     if first is None:

@@ -45,7 +45,7 @@ class Call:
         return execute_moments(self.equation.eqn, x, w.mean, w.variance)
 
     def note(self, exactness: str, remark: str = "") -> None:
-        """Note for the coverage table how exact this evaluation is."""
+        """Record in the coverage table how exact this evaluation is."""
         self.exactness, self.remark = exactness, remark
 
 
@@ -53,7 +53,7 @@ class Call:
 class Rule:
     """``apply(call, *operands)`` on arrays and Uncertain; ``linear``: kept by "local" too.
 
-    A linear rule says whether it applies to these operands through ``is_linear(uncertain)``.
+    ``is_linear(uncertain)`` returns whether a linear rule applies to these operands.
     """
 
     apply: Callable[..., Any]
@@ -79,14 +79,14 @@ def declare(kind: str, *names: str, linear: Callable[[list[bool]], bool] | bool 
 def register_rule(
     primitive: str | Any, *, exactness: str = "moment-matched", linear: bool = False
 ) -> Callable:
-    """Teach ``moments`` (and ``local``, if linear) a primitive that it does not know.
+    """Register a rule of ``moments`` (and ``local``, if linear) for a primitive.
 
     The decorated function is called as ``rule(bind, *operands, **params)``: ``bind`` evaluates the
     primitive on plain arrays, each operand is an array or a ``Normal``, ``params`` are the
     primitive's. It returns an array or a ``Normal`` (a list of them for several results).
 
     Args:
-        primitive: A JAX primitive or its name as it stands in the jaxpr.
+        primitive: A JAX primitive, or its name in the jaxpr.
         exactness: One of "exact", "moment-matched", "quadrature", "first-order", "independent";
             shown by ``coverage``.
         linear: The rule is a linear map of its uncertain operands, so ``local`` may use it too.
@@ -128,7 +128,7 @@ _BUILT_IN: dict[str, Rule] = {}
 
 
 def unregister_rule(primitive: str | Any) -> None:
-    """Undo :func:`register_rule`: the built-in rule, if there is one, is back."""
+    """Undo :func:`register_rule` and restore the built-in rule, if there is one."""
     name = primitive if isinstance(primitive, str) else primitive.name
     if name in _BUILT_IN:
         RULES[name] = _BUILT_IN[name]
@@ -137,7 +137,7 @@ def unregister_rule(primitive: str | Any) -> None:
 
 
 def seal() -> None:
-    """Remember the built-in rules, once all are declared."""
+    """Store the built-in rules, once all are declared."""
     _BUILT_IN.update(RULES)
 
 

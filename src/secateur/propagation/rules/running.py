@@ -71,7 +71,7 @@ def running_product(call: Call, x: Uncertain) -> Uncertain:
 
 @declare("running maximum", "cummax", "cummin")
 def running_maximum(call: Call, x: Uncertain) -> Uncertain:
-    """Each winner counts as Gaussian again."""
+    """Each winner is treated as Gaussian again."""
     call.note("moment-matched", "maximum of the elements so far, two by two")
     sign = -1.0 if call.name == "cummin" else 1.0
     result = _accumulate(call, x, _largest, (sign * x.mean, x.variance))
@@ -80,7 +80,7 @@ def running_maximum(call: Call, x: Uncertain) -> Uncertain:
 
 @declare("running logsumexp", "cumlogsumexp")
 def running_logsumexp(call: Call, x: Uncertain) -> Uncertain:
-    """The sum of log-normals counts as one log-normal of the same two moments."""
+    """The sum of log-normals is treated as a log-normal with the same two moments."""
     call.note("moment-matched", "a sum of log-normals as a log-normal")
     narrow = jnp.maximum(x.variance, 1e-30)
     spread = jnp.where(narrow < 1.0, jnp.expm1(narrow), 1.0)

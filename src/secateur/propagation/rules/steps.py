@@ -11,8 +11,8 @@ from secateur.equations import primitives
 from secateur.propagation.rules.registry import Call, declare
 from secateur.propagation.uncertain_values import Uncertain
 
-_STEPS = 4  # looked at on either side, where the deviation is small
-_WIDE = 0.6  # of a deviation beyond which the steps blur into a line
+_STEPS = 4  # integers on either side of the mean, if the deviation is small
+_WIDE = 0.6  # deviation beyond which the steps blur into a line
 
 
 def floor_moments(mean: Array, variance: Array) -> tuple[Array, Array, Array]:

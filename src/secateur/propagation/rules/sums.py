@@ -70,7 +70,7 @@ def bilinear(call: Call, x: Any, w: Any) -> Uncertain:
     E = x̄·w̄        Var = Var[x]·(w̄² + Var[w]) + x̄²·Var[w]
     """
     units = find_unit_product(call, x, w)
-    more = None  # variance that is not through the units
+    more = None  # variance other than that through the units
     if not isinstance(w, Uncertain):
         mean = call.bind(x.mean, w)
         variance = call.bind(x.variance, w * w) if units is None else units.variance
@@ -144,10 +144,10 @@ def _neighbours(call: Call, x: Any, w: Any) -> Neighbours | None:
 
 
 def _common_part(call: Call, x: Uncertain, w: Uncertain, mean: Array) -> Array:
-    """What the independent formula counts too much where the weights x sum to one.
+    """The excess of the independent formula if the weights x sum to one.
 
-    A weighted average moves only by differences of its terms from that average o:
-    Σ Var[x_j] (w̄_j − o)² in place of Σ Var[x_j] w̄_j².
+    A weighted average changes only through differences of its terms from the average o: Σ Var[x_j]
+    (w̄_j − o)² in place of Σ Var[x_j] w̄_j².
     """
     if call.name != "dot_general":
         return jnp.zeros_like(mean)
@@ -188,10 +188,10 @@ def _structure(call: Call, x: Any, w: Any) -> tuple[bool, frozenset[int]]:
 
 
 def diagonal_loads(call: Call, x: Any, w: Any, shape: tuple[int, ...]) -> Loads:
-    """What an element of the result keeps of the *same* element of an operand.
+    """The dependence of an element of the result on the *same* element of an operand.
 
     For a product with a square matrix (or several side by side), result element j depends on
-    operand element j through the matrix' diagonal; the other elements count as independent.
+    operand element j through the matrix' diagonal; the other elements are treated as independent.
     """
     if call.name != "dot_general" or call.walk.how == "independent":
         return NO_LOADS

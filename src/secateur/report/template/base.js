@@ -1,4 +1,4 @@
-// Scales, axes, and one way to look at a mark: with a pointer or with the arrow keys.
+// Scales, axes, and inspection of marks with a pointer or with the arrow keys.
 const record = JSON.parse(document.getElementById('record').textContent);
 const tip = document.getElementById('tip');
 const charts = {};
@@ -141,7 +141,7 @@ function shape(mark, svg) {
   return make('circle', { class: 'cursor', cx: mark.x, cy: mark.y, r: (mark.r || 4) + 3 }, svg);
 }
 
-// A mark has a place (x, y | line | box | column) and tells itself: tell() -> [title, line, …].
+// A mark has a place (x, y | line | box | column) and describes itself: tell() -> [title, line, …].
 function interactive(svg, marks, reach = 14) {
   if (!marks.length) { svg.removeAttribute('tabindex'); return; }
   let cursor = null, current = -1;

@@ -49,7 +49,7 @@ function drawNetwork(holder, when) {
   const all = record.live[when === 'before' ? 0 : 1] - biases.reduce((sum, leaf) => sum + leaf[when].live, 0);
   weights = weights.slice(0, MOST_LINES);
   const strongest = matrices.map((_, matrix) => Math.max(1e-9, ...weights.filter((w) => w.matrix === matrix).map((w) => Math.abs(w.mean))));
-  const slim = Math.max(0.2, Math.min(1, Math.sqrt(250 / Math.max(1, weights.length))));  // many lines are thin lines
+  const slim = Math.max(0.2, Math.min(1, Math.sqrt(250 / Math.max(1, weights.length))));  // the more lines, the thinner
   const lines = make('g', { 'stroke-linecap': 'round' }, svg);
   const marks = [];
   [...weights].reverse().forEach((w) => {

@@ -1,4 +1,4 @@
-// Charts are drawn for the width there is, and again when it changes.
+// Charts are drawn for the available width, and again when it changes.
 function draw(holder) {
   holder.dataset.width = holder.clientWidth;
   if (!charts[holder.dataset.chart](holder)) holder.textContent = 'There is nothing to show here.';

@@ -1,4 +1,4 @@
-// The free energy and its parts, by epoch: three panels, one clock.
+// The free energy and its parts, by epoch: three panels over a common axis.
 charts.energy = (holder) => {
   const { epoch, complexity, accuracy, starts, epochs } = record.history;
   if (!epoch.length) return false;
@@ -11,7 +11,7 @@ charts.energy = (holder) => {
   const left = 52, right = width - 8, bottom = height - 44;
   const x = linear([0, epochs], [left, right]);
   const defs = make('defs', {}, svg);
-  // What training left behind long ago does not decide the frame.
+  // Early values do not determine the range of the axis.
   const settled = (starts.length ? starts[0] : epochs) * 0.12;
   const late = (values) => values.filter((_, i) => epoch[i] >= settled);
   const labels = [];
@@ -23,7 +23,7 @@ charts.energy = (holder) => {
     const group = make('g', { 'clip-path': `url(#inside-${panel})` }, svg);
     const cuts = [...starts, Infinity];
     let from = 0;
-    cuts.forEach((cut) => {  // one line for each training: rounds do not join on
+    cuts.forEach((cut) => {  // one line for each training: rounds are not connected
       let to = from;
       while (to < epoch.length && epoch[to] <= cut) to++;
       path(group, cls, epoch.slice(from, to).map(x), values.slice(from, to).map((v) => (v === null ? null : y(v))));

@@ -1,4 +1,4 @@
-/* What a program has on the board: print, count, and memory functions that compilers may call. */
+/* Services for programs on the board: printing, counting, and memory functions that compilers may call. */
 #ifndef SECATEUR_DEVICE_H
 #define SECATEUR_DEVICE_H
 

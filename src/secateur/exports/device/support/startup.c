@@ -78,7 +78,7 @@ uint32_t device_ticks(void)
 
 uint32_t device_instructions_between(uint32_t before, uint32_t after)
 {
-    /* What two readings one after the other differ by is the cost of reading. */
+    /* The difference of two consecutive readings is the cost of reading. */
     const uint32_t first = device_ticks(), second = device_ticks();
     const uint32_t ticks = (after - before) - (second - first);
     /* 40 ns a tick, 64 ns an instruction; halves up, without a product that overflows. */
