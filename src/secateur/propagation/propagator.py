@@ -27,9 +27,10 @@ from secateur.propagation.covariances import NO_LOADS, Loads, combine_loads
 from secateur.propagation.lookups import find_rounding
 from secateur.propagation.noise import noise_source
 from secateur.propagation.rules import RULES
-from secateur.propagation.rules.choices import choose, subtract
+from secateur.propagation.rules.choices import choose, is_positive, subtract
 from secateur.propagation.rules.registry import Call
 from secateur.propagation.shares import ShareSearch
+from secateur.propagation.thresholds import compare_at, find_threshold
 from secateur.propagation.uncertain_loops import LoopPropagator
 from secateur.propagation.uncertain_values import Uncertain, as_uncertain, deviation, spread_to
 from secateur.propagation.unit_factors import (
@@ -41,6 +42,8 @@ from secateur.propagation.unit_factors import (
 )
 from secateur.propagation.univariate import (
     UnivariateGroup,
+    as_number,
+    compare_surely,
     extend_group,
     restrict_group,
     shared_slots,
@@ -172,7 +175,8 @@ class Propagator(LoopPropagator):
             return atom.value
         if atom not in self.values:
             if atom not in self.groups:
-                self.no_rule(self.comparisons[atom], "two uncertain values")
+                self.values[atom] = is_positive(self.difference(self.comparisons[atom]))
+                return self.values[atom]
             self.values[atom] = self.evaluate_group(self.groups[atom])
         return self.values[atom]
 
@@ -182,6 +186,8 @@ class Propagator(LoopPropagator):
         last = group.equations[-1]
         is_uncertain = isinstance(self.values[group.root], Uncertain)
         if self.how != "local" and is_uncertain and not _is_floating(last):
+            if np.dtype(last.outputs[0].dtype) == bool:
+                return self.evaluate_truth(group)
             culprit = next(n for n in group.equations if not _is_floating(n))
             self.no_rule(culprit, "a comparison or integer made from an uncertain value")
         start, end = split_affine(group)
@@ -209,6 +215,14 @@ class Propagator(LoopPropagator):
         if end is group.result:
             return self.values[end]
         return self.affine(restrict_group(group, end, group.result))
+
+    def evaluate_truth(self, group: UnivariateGroup) -> Any:
+        """Return a truth value: the probability that it holds, or itself if there is no doubt."""
+        root = self.values[group.root]
+        known = compare_surely(group, root.mean, root.variance, self.value)
+        if known is not None:
+            return known
+        return self.evaluate_group(as_number(group, root.mean.dtype))
 
     def affine(self, group: UnivariateGroup) -> Uncertain:
         """a·x + b: exact. The scale is the function's derivative, whatever it is written with."""
@@ -258,7 +272,21 @@ class Propagator(LoopPropagator):
             return True
         self.comparisons[result] = equation
         both = self.is_uncertain(x) and self.is_uncertain(y)
+        if both and self.how != "local" and self.compare_with_threshold(equation):
+            return True
         return both and self.how != "local" and equation.name in primitives.SIGNS
+
+    def compare_with_threshold(self, equation: Equation) -> bool:
+        """Evaluate a comparison of a value with an order statistic of its own, if it is one."""
+        found = find_threshold(equation, self.shares.producers)
+        if found is None:
+            return False
+        value, path = found
+        at_means = compare_at(self.value(value).mean, equation, value, path, self.values)
+        self.values[equation.outputs[0]] = at_means
+        remark = "places are those of the means"
+        self.record(equation, equation.name, "threshold", "independent", remark)
+        return True
 
     def choose(self, equation: Equation) -> bool:
         """Evaluate a choice by an uncertain comparison, if it is one."""
@@ -266,17 +294,21 @@ class Propagator(LoopPropagator):
         if equation.name != "select_n" or comparison is None or self.how == "local":
             return False
         result = equation.outputs[0]
-        sign = primitives.SIGNS.get(comparison.name)
-        if sign is None or comparison.outputs[0].shape != result.shape:
+        if comparison.name not in primitives.SIGNS or comparison.outputs[0].shape != result.shape:
             return False
-        x, y = (as_uncertain(self.value(atom)) for atom in comparison.inputs)
-        difference = subtract(spread_to(x, result.shape), spread_to(y, result.shape), sign)
+        difference = self.difference(comparison)
         if_false, if_true = map(self.value, equation.inputs[1:])
         call = Call(equation, self)
         chosen = choose(call, difference, if_true, if_false)
         self.record(equation, "select_n", "choice by a sign", call.exactness, call.remark)
         self.store(result, chosen)
         return True
+
+    def difference(self, comparison: Equation) -> Uncertain:
+        """Return what is positive where a comparison holds."""
+        shape = comparison.outputs[0].shape
+        x, y = (spread_to(as_uncertain(self.value(a)), shape) for a in comparison.inputs)
+        return subtract(x, y, primitives.SIGNS[comparison.name])
 
     def bind(self, equation: Equation, *operands: Any) -> list[Any]:
         """Return the results of an equation on plain arrays."""
@@ -373,13 +405,9 @@ class Propagator(LoopPropagator):
 
     def is_shift(self, equation: Equation) -> bool:
         """Whether a maximum is only the shift of a softmax, so that it may be taken at the mean."""
-        if not self.shares.is_shift(equation):
-            return False
-        origin = equation.inputs[-1] if len(equation.inputs) == 3 else equation.inputs[0]
-        for user in self.shares.users.get(origin, ()):
-            if user.name == "sub" and user.inputs[0] is origin:
-                self.shifted[user.outputs[0]] = origin
-        return True
+        differences = self.shares.differences_from(equation)
+        self.shifted.update((n.outputs[0], n.inputs[0]) for n in differences)
+        return bool(differences)
 
     def logarithm_of(self, atom: Slot) -> Uncertain:
         """ln y of a positive y; exactly its argument where y is an exponential."""

@@ -20,6 +20,8 @@ from secateur.equations import Atom, Equation, Program, Slot, compat, primitives
 
 # What stands for −∞ in a mask: its exponential is 0 in every precision.
 _MASKED = -1e30
+# Numbers that users write instead of −∞ are at most this.
+_MASKING = -1e4
 
 
 @dataclass(frozen=True)
@@ -58,21 +60,25 @@ class ShareSearch:
 
     # --- shifts -----------------------------------------------------------------------------------
 
-    def is_shift(self, equation: Equation) -> bool:
-        """Whether a maximum is only subtracted from its own operand, without any effect.
+    def differences_from(self, equation: Equation) -> list[Equation]:
+        """Return where a maximum is subtracted from its own operand, if that has no effect.
 
-        It has none if the user says so with stop_gradient, or if only exponentials of the
-        difference are used and only in proportion to their sum.
+        There are none if it is used in another way. It has no effect if the user says so with
+        stop_gradient, or if only exponentials of the difference are used and only in proportion to
+        their sum.
         """
-        origin = equation.inputs[-1] if len(equation.inputs) == 3 else equation.inputs[0]
+        origin = self.unmasked(
+            equation.inputs[-1] if len(equation.inputs) == 3 else equation.inputs[0]
+        )
         frontier, stopped, differences = [equation.outputs[0]], set[Any](), []
         seen = set[Any](frontier)
         while frontier:
             slot = frontier.pop()
             if slot in self.program.outputs:
-                return False
+                return []
             for user in self.users.get(slot, ()):
-                if user.name == "sub" and user.inputs[0] is origin and user.inputs[1] is slot:
+                is_difference = user.name == "sub" and user.inputs[1] is slot
+                if is_difference and self.unmasked(user.inputs[0]) is origin:
                     differences.append((user, slot in stopped))
                 elif user.name in primitives.SHIFT_CARRIERS:
                     out = user.outputs[0]
@@ -82,10 +88,26 @@ class ShareSearch:
                         seen.add(out)
                         frontier.append(out)
                 elif user.name != "add" or not self._adds_back(user, slot):
-                    return False
-        if not differences:
-            return False
-        return all(is_stopped or self._in_proportion(user) for user, is_stopped in differences)
+                    return []
+        if not all(stops or self._in_proportion(user) for user, stops in differences):
+            return []
+        return [user for user, _ in differences]
+
+    def unmasked(self, atom: Atom) -> Atom:
+        """Return what an atom is where it is not masked by −∞ or a number like it."""
+        while isinstance(atom, Slot):
+            producer = self.producers.get(atom)
+            if producer is None or producer.name != "select_n" or len(producer.inputs) != 3:
+                break
+            kept = [a for a in producer.inputs[1:] if not self._is_masking(a)]
+            if len(kept) != 1:
+                break
+            (atom,) = kept
+        return atom
+
+    def _is_masking(self, atom: Atom) -> bool:
+        number = uniform_value(atom)
+        return number is not None and number <= _MASKING
 
     def _adds_back(self, equation: Equation, slot: Slot) -> bool:
         """Whether a shift is added to the logarithm of a sum."""

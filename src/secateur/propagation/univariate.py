@@ -12,7 +12,17 @@ import numpy as np
 from jax import Array
 
 from secateur import quadrature
-from secateur.equations import Atom, Equation, Interpreter, Program, Slot, primitives, uniform_value
+from secateur.equations import (
+    Atom,
+    Equation,
+    Interpreter,
+    Program,
+    Slot,
+    compat,
+    primitives,
+    read_program,
+    uniform_value,
+)
 from secateur.propagation import domains, logistic, piecewise
 from secateur.propagation.lookups import find_rounding, is_lookup, is_place
 
@@ -57,6 +67,8 @@ def extend_group(
     if len(roots) != 1:
         return None
     root = parts[0].root
+    if is_place(root):
+        return None
     result = equation.outputs[0]
     if elementwise and any(slot.shape != result.shape for slot in operands):
         return None
@@ -104,6 +116,37 @@ def restrict_group(group: UnivariateGroup, start: Slot, end: Slot) -> Univariate
             kept.append(equation)
             needed.update(a for a in equation.inputs if isinstance(a, Slot))
     return UnivariateGroup(start, tuple(reversed(kept)), end)
+
+
+def as_number(group: UnivariateGroup, dtype: Any) -> UnivariateGroup:
+    """Return a group that ends in truth values, with their conversion to numbers at its end."""
+    last = group.equations[-1]
+    truth = jax.ShapeDtypeStruct(group.result.shape, bool)
+    jaxpr, _ = compat.trace(lambda b: b.astype(dtype), truth)
+    (equation,) = read_program(jaxpr, [], [True]).equations
+    equation = replace(equation, index=last.index + 1, inputs=(group.result,), where=last.where)
+    return UnivariateGroup(group.root, (*group.equations, equation), equation.outputs[0])
+
+
+def compare_surely(
+    group: UnivariateGroup, mean: Array, variance: Array, read: Callable[[Atom], Any]
+) -> Array | None:
+    """Return the truth of a comparison that a Gaussian root leaves no doubt of, else None.
+
+    It is never infinite, and is equal to a number with probability 0.
+    """
+    last = group.equations[-1]
+    if last.name not in ("eq", "ne", "is_finite"):
+        return None
+    inside = {group.root, *(slot for n in group.equations for slot in n.outputs)}
+    operand, *others = sorted(last.inputs, key=lambda a: a not in inside)
+    at_mean = evaluate_group(group, mean, read)
+    numbers = [uniform_value(a) for a in others]
+    if last.name == "is_finite" or (numbers[0] is not None and np.isinf(numbers[0])):
+        return at_mean
+    if others[0] in inside or split_affine(replace(group, result=operand))[0] is not operand:
+        return None
+    return jnp.where(variance > 0.0, last.name == "ne", at_mean)
 
 
 def shared_slots(program: Program, *, elementwise_only: bool = False) -> set[Slot]:
