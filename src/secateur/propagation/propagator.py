@@ -31,7 +31,7 @@ from secateur.propagation.rules.choices import choose, is_positive, subtract
 from secateur.propagation.rules.registry import Call
 from secateur.propagation.shares import ShareSearch
 from secateur.propagation.thresholds import compare_at, find_threshold
-from secateur.propagation.uncertain_loops import LoopPropagator
+from secateur.propagation.uncertain_shares import SharePropagator
 from secateur.propagation.uncertain_values import Uncertain, as_uncertain, deviation, spread_to
 from secateur.propagation.unit_factors import (
     DROPPED,
@@ -67,7 +67,7 @@ class CoverageRow:
     shape: tuple[int, ...]
 
 
-class Propagator(LoopPropagator):
+class Propagator(SharePropagator):
     """One pass over a program with plain and uncertain values.
 
     Args:
@@ -190,6 +190,8 @@ class Propagator(LoopPropagator):
                 return self.evaluate_truth(group)
             culprit = next(n for n in group.equations if not _is_floating(n))
             self.no_rule(culprit, "a comparison or integer made from an uncertain value")
+        if self.how != "local" and is_uncertain:
+            group = self.after_logsumexp(group)
         start, end = split_affine(group)
         if self.how == "local" and start is not end:
             root = self.values[group.root]
@@ -399,28 +401,6 @@ class Propagator(LoopPropagator):
             f'Ways out: register one with secateur.register_rule("{equation.name}"); keep the '
             'leaves that lead here certain with where=…; or use "local" or "global", which draw '
             "samples and need no rules."
-        )
-
-    # --- softmax ----------------------------------------------------------------------------------
-
-    def is_shift(self, equation: Equation) -> bool:
-        """Whether a maximum is only the shift of a softmax, so that it may be taken at the mean."""
-        differences = self.shares.differences_from(equation)
-        self.shifted.update((n.outputs[0], n.inputs[0]) for n in differences)
-        return bool(differences)
-
-    def logarithm_of(self, atom: Slot) -> Uncertain:
-        """ln y of a positive y; exactly its argument where y is an exponential."""
-        producer = self.shares.producers.get(atom)
-        if producer is not None and producer.name == "exp":
-            # Without the shift, which is not a number where everything is masked.
-            exponent = producer.inputs[0]
-            return self.value(self.shifted.get(exponent, exponent))
-        y = self.value(atom)
-        size = jnp.maximum(y.mean, jnp.finfo(y.mean.dtype).tiny ** 0.25)
-        spread = jnp.log1p(y.variance / (size * size))
-        return replace(
-            y, mean=jnp.log(size) - 0.5 * spread, variance=spread, loads=NO_LOADS, neighbours=None
         )
 
 

@@ -132,10 +132,10 @@ class ShareSearch:
     def find(self, equation: Equation) -> Sharing | None:
         """Return what shares in a division e/Σe, or in a difference ln e − ln Σe."""
         if equation.name == "div":
-            sharing = self._sharing(equation.inputs[1])
+            sharing = self.sharing(equation.inputs[1])
             return sharing if sharing and sharing.exponentials is equation.inputs[0] else None
         for logarithm, added in self._logarithms(equation.inputs[1]):
-            sharing = self._sharing(logarithm.inputs[0])
+            sharing = self.sharing(logarithm.inputs[0])
             producer = self.producers.get(sharing.exponentials) if sharing else None
             if sharing is None or sharing.chosen is not None or producer is None:
                 continue
@@ -191,7 +191,8 @@ class ShareSearch:
                 return None
         return None
 
-    def _sharing(self, atom: Atom) -> Sharing | None:
+    def sharing(self, atom: Atom) -> Sharing | None:
+        """Return which elements a sum is over, if it is one that a softmax may be made with."""
         lookup = self._origin(atom, (), "gather")
         if lookup is not None:
             return self._sharing_by_segment(lookup)
@@ -269,6 +270,46 @@ class ShareSearch:
 
 
 _HARMLESS = ("stop_gradient", "abs")
+
+
+# Sums of more exponentials than this count as log-normal.
+MOST_IN_PAIRS = 64
+
+
+def logsumexp_moments(mean: Array, variance: Array, axis: int) -> tuple[Array, Array]:
+    """Mean and variance of ln Σ_j exp(x_j) along an axis, which keeps length one: pair by pair.
+
+    ln(e^x + e^y) = x + softplus(y − x) of two independent Gaussians, x the larger on average, by
+
+        Var = Var[x] + Var[softplus] − 2 Var[x] E[σ(y − x)].
+
+    A sum of log-normals with the same two moments would be far off where variances are large.
+    """
+    mean, variance = (jnp.moveaxis(a, axis, 0) for a in (mean, variance))
+    while mean.shape[0] > 1:
+        half = mean.shape[0] // 2
+        pair = _add_exponentials(
+            (mean[:half], variance[:half]), (mean[half : 2 * half], variance[half : 2 * half])
+        )
+        mean = jnp.concatenate([pair[0], mean[2 * half :]])
+        variance = jnp.concatenate([pair[1], variance[2 * half :]])
+    return jnp.moveaxis(mean, 0, axis), jnp.moveaxis(variance, 0, axis)
+
+
+def _add_exponentials(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Mean and variance of ln(e^x + e^y); what is masked by −∞ or a number like it is left out."""
+    swap = other[0] > one[0]
+    (m, v), (smaller, w) = (
+        tuple(jnp.where(swap, a, b) for a, b in zip(*pair, strict=True))
+        for pair in ((other, one), (one, other))
+    )
+    masked = smaller < 0.5 * _MASKED
+    gap = jnp.where(masked, -1.0, smaller - jnp.where(masked, 0.0, m))
+    width = jnp.where(masked, 1.0, v + w)
+    excess, spread, share = quadrature.moments_and_slope(jax.nn.softplus, gap, width)
+    mean = m + jnp.where(masked, 0.0, excess)
+    variance = v + jnp.where(masked, 0.0, spread - 2.0 * v * share)
+    return mean, jnp.maximum(variance, 0.0)
 
 
 def share_argument(

@@ -118,6 +118,18 @@ def restrict_group(group: UnivariateGroup, start: Slot, end: Slot) -> Univariate
     return UnivariateGroup(start, tuple(reversed(kept)), end)
 
 
+def find_logarithm(group: UnivariateGroup) -> Equation | None:
+    """Return the logarithm of the root, or of its size, if all of a group is a function of it."""
+    for equation in group.equations:
+        users = [n for n in group.equations if equation.inputs[0] in n.inputs]
+        if equation.name not in ("abs", "log") or len(users) != 1:
+            return None
+        if equation.name == "log":
+            rest = restrict_group(group, equation.outputs[0], group.result)
+            return None if any(group.root in n.inputs for n in rest.equations) else equation
+    return None
+
+
 def as_number(group: UnivariateGroup, dtype: Any) -> UnivariateGroup:
     """Return a group that ends in truth values, with their conversion to numbers at its end."""
     last = group.equations[-1]
