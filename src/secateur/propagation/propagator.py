@@ -23,8 +23,8 @@ from secateur.equations import (
 from secateur.equations.execution import execute
 from secateur.equations.primitives import Kind, Policy
 from secateur.propagation import univariate
-from secateur.propagation.covariances import NO_LOADS, Loads, combine_loads
-from secateur.propagation.lookups import find_rounding
+from secateur.propagation.covariances import Loads, combine_loads
+from secateur.propagation.lookups import find_places, find_rounding
 from secateur.propagation.noise import noise_source
 from secateur.propagation.rules import RULES
 from secateur.propagation.rules.choices import choose, is_positive, subtract
@@ -45,6 +45,7 @@ from secateur.propagation.univariate import (
     as_number,
     compare_surely,
     extend_group,
+    find_spread,
     restrict_group,
     shared_slots,
     split_affine,
@@ -107,6 +108,8 @@ class Propagator(SharePropagator):
         self.portable = portable
         self.groups: dict[Slot, UnivariateGroup] = {}
         self.rounding = find_rounding(program)
+        self.places = find_places(program) if how != "local" else frozenset()
+        self.spread = find_spread(program, self.rounding)
         self.shared = shared_slots(program, elementwise_only=how == "independent")
         self.shares = ShareSearch(program)
         self.shares.read = self.value
@@ -212,6 +215,7 @@ class Propagator(SharePropagator):
             torn = is_torn([value], [])
             exactness = ("independent", DROPPED) if torn else (result.how, result.remark)
             self.record(last, _label(core), "univariate", *exactness)
+            value = spread_to(value, result.mean.shape)
             function = value.with_moments(result.mean, result.variance, result.slope)
             self.store(end, replace(function, steady=value.steady and self.is_fixed(core)))
         if end is group.result:
@@ -237,6 +241,7 @@ class Propagator(SharePropagator):
             (jnp.ones_like(x.mean),),
         )
         self.record(group.equations[-1], _label(group), "affine", "exact")
+        x = spread_to(x, mean.shape)
         variance = scale * scale * x.variance.astype(mean.dtype)
         result = x.with_moments(mean, variance, lambda: scale)
         result = replace(result, steady=x.steady and self.is_fixed(group))
@@ -253,9 +258,14 @@ class Propagator(SharePropagator):
     def step(self, equation: Equation) -> None:
         """Evaluate one equation, unless it is part of a function of one uncertain value."""
         if any(self.is_uncertain(atom) for atom in equation.inputs):
+            if equation.index in self.places:
+                self.evaluate_place(equation)
+                return
             if self.compare(equation):
                 return
-            group = extend_group(equation, self.groups, self.is_uncertain, self.rounding)
+            group = extend_group(
+                equation, self.groups, self.is_uncertain, self.rounding, self.spread
+            )
             if group is not None:
                 ends = ((slot, replace(group, result=slot)) for slot in equation.outputs)
                 self.groups.update(ends)
@@ -263,6 +273,16 @@ class Propagator(SharePropagator):
             if self.choose(equation):
                 return
         super().step(equation)
+
+    def evaluate_place(self, equation: Equation) -> None:
+        """Evaluate an equation that makes places in a table of uncertain values, at the means."""
+        operands = [self.value(atom) for atom in equation.inputs]
+        results = self.bind(
+            equation, *(o.mean if isinstance(o, Uncertain) else o for o in operands)
+        )
+        self.values.update(zip(equation.outputs, results, strict=True))
+        remark = "places are those of the means"
+        self.record(equation, equation.name, "place in a table", "independent", remark)
 
     def compare(self, equation: Equation) -> bool:
         """Note a comparison, and whether nothing is left to be done: it waits for its use."""

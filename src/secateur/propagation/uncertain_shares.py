@@ -43,6 +43,7 @@ class SharePropagator(LoopPropagator):
         sharing = None if logarithm is None else self.shares.sharing(group.root)
         if logarithm is None or sharing is None or sharing.axis is None:
             return group
+        assert isinstance(sharing.exponentials, Slot)
         producer = self.shares.producers.get(sharing.exponentials)
         axis, result = sharing.axis, logarithm.outputs[0]
         if producer is None or producer.name != "exp":
@@ -52,7 +53,7 @@ class SharePropagator(LoopPropagator):
             return group
         if result not in self.values:
             x, exponent = self.logarithm_of(sharing.exponentials), producer.inputs[0]
-            shift = 0.0
+            shift: Any = 0.0
             if exponent in self.shifted:
                 shift = self.value(self.shares.producers[exponent].inputs[1])
                 shift = jnp.broadcast_to(shift, x.shape).take(0, axis).reshape(result.shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from secateur.equations import (
     uniform_value,
 )
 from secateur.propagation import domains, logistic, piecewise
-from secateur.propagation.lookups import find_rounding, is_lookup, is_place
+from secateur.propagation.lookups import find_rounding, is_lookup, is_place, keeps_columns
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ def extend_group(
     groups: dict[Slot, UnivariateGroup],
     is_uncertain: Callable[[Any], bool],
     rounding: frozenset[int] = frozenset(),
+    spread: Container[Slot] = frozenset(),
 ) -> UnivariateGroup | None:
     """The group that ``equation`` extends, or None where it is not a function of one value only.
 
@@ -54,12 +55,14 @@ def extend_group(
         groups: The groups that end in earlier slots.
         is_uncertain: Whether an atom is uncertain.
         rounding: Numbers of the equations of steps that are part of a look-up.
+        spread: Roots of groups that may have several results for each element; see `find_spread`.
 
     Returns:
         The group that ends in the first result; those of others differ by that only.
     """
     elementwise = equation.name in primitives.UNIVARIATE or equation.index in rounding
-    if not elementwise and not is_lookup(equation, is_uncertain):
+    moves = equation.name in primitives.FIXED_MOVES | primitives.JOINS
+    if not elementwise and not moves and not is_lookup(equation, is_uncertain):
         return None
     operands = [a for a in equation.inputs if isinstance(a, Slot) and is_uncertain(a)]
     parts = [groups.get(slot) or UnivariateGroup(slot, (), slot) for slot in operands]
@@ -70,14 +73,52 @@ def extend_group(
     if is_place(root):
         return None
     result = equation.outputs[0]
-    if elementwise and any(slot.shape != result.shape for slot in operands):
-        return None
-    wide = is_place(result) and result.shape == (*root.shape, 1)  # an index into a table
-    if root.shape != result.shape and not wide:
-        return None
+    if not (root in spread and (elementwise or moves) and keeps_columns(equation, root)):
+        if elementwise and any(slot.shape != result.shape for slot in operands):
+            return None
+        if moves and not is_lookup(equation, is_uncertain):
+            return None
+        wide = is_place(result) and result.shape == (*root.shape, 1)  # an index into a table
+        if root.shape != result.shape and not wide:
+            return None
     members = {n.index: n for part in parts for n in part.equations}
     members[equation.index] = equation
     return UnivariateGroup(root, tuple(members[i] for i in sorted(members)), result)
+
+
+def find_spread(program: Program, rounding: frozenset[int]) -> set[Slot]:
+    """Return the roots of functions with several results for each element of their root.
+
+    An example is the basis of a B-spline: x is compared with all knots along an axis on which it
+    has length one, and there the results are put together. Only comparisons need this. What other
+    functions make along such an axis are values of their own, one for each place.
+    """
+    groups: dict[Slot, UnivariateGroup] = {}
+    roots: set[Slot] = set()
+    if not any(_widens(n) for n in program.equations if n.name in primitives.COMPARISONS):
+        return roots
+    for equation in program.equations:
+        group = extend_group(equation, groups, _is_tracked, rounding, _Everything())
+        if group is None:
+            continue
+        groups.update((slot, replace(group, result=slot)) for slot in equation.outputs)
+        if equation.name in primitives.COMPARISONS and group.result.shape != group.root.shape:
+            roots.add(group.root)
+    return roots
+
+
+def _widens(equation: Equation) -> bool:
+    tracked = [a for a in equation.inputs if isinstance(a, Slot) and a.tracked]
+    return any(slot.shape != equation.outputs[0].shape for slot in tracked)
+
+
+class _Everything:
+    def __contains__(self, item: object) -> bool:
+        return True
+
+
+def _is_tracked(atom: Atom) -> bool:
+    return isinstance(atom, Slot) and atom.tracked
 
 
 def split_affine(group: UnivariateGroup) -> tuple[Slot, Slot]:
@@ -96,6 +137,8 @@ def split_affine(group: UnivariateGroup) -> tuple[Slot, Slot]:
         consumers = [n for n in group.equations if start in n.inputs]
         if len(consumers) != 1 or not is_affine(consumers[0]):
             break
+        if consumers[0].outputs[0].shape != start.shape:
+            break
         start = consumers[0].outputs[0]
     end = group.result
     producers = {s: n for n in group.equations for s in n.outputs}
@@ -103,6 +146,8 @@ def split_affine(group: UnivariateGroup) -> tuple[Slot, Slot]:
         equation = producers[end]
         operands = {a for a in equation.inputs if a in inside}
         if len(operands) != 1 or not is_affine(equation):
+            break
+        if {slot.shape for slot in operands} != {end.shape}:
             break
         end = operands.pop()
     return start, end
@@ -156,6 +201,7 @@ def compare_surely(
     numbers = [uniform_value(a) for a in others]
     if last.name == "is_finite" or (numbers[0] is not None and np.isinf(numbers[0])):
         return at_mean
+    assert isinstance(operand, Slot)
     if others[0] in inside or split_affine(replace(group, result=operand))[0] is not operand:
         return None
     return jnp.where(variance > 0.0, last.name == "ne", at_mean)
@@ -182,12 +228,9 @@ def shared_slots(program: Program, *, elementwise_only: bool = False) -> set[Slo
 
     mixing: set[Slot] = set()
     rounding = find_rounding(program)
-
-    def is_tracked(atom: Atom) -> bool:
-        return isinstance(atom, Slot) and atom.tracked
-
+    spread = find_spread(program, rounding)
     for equation in program.equations:
-        group = extend_group(equation, groups, is_tracked, rounding)
+        group = extend_group(equation, groups, _is_tracked, rounding, spread)
         if group is not None:
             groups.update((slot, replace(group, result=slot)) for slot in equation.outputs)
             continue
@@ -291,12 +334,18 @@ def moments(
         read: Returns the value of an operand from outside the group.
         closed_sigmoids: Whether to use the closed moments of σ and tanh where they are accurate.
     """
-    closed = _closed_form(group, mean, variance, read, closed_sigmoids)
+    is_plain = group.root.shape == group.result.shape
+    closed = _closed_form(group, mean, variance, read, closed_sigmoids) if is_plain else None
     if closed is not None:
         return closed
     search = PieceSearch(group)
     (pieces,) = search.run([piecewise.IDENTITY])
-    if pieces is not None and isinstance(pieces.values[0], tuple) and not _any_smooth(group):
+    if (
+        is_plain
+        and pieces is not None
+        and isinstance(pieces.values[0], tuple)
+        and not _any_smooth(group)
+    ):
         m, v, slope = piecewise.moments(pieces, mean, variance)
         return UnivariateMoments(m, v, lambda: slope, "exact", "piecewise linear")
 
