@@ -21,7 +21,7 @@ from secateur.quadrature import unit_legendre
 LARGEST_WINDOW = 9
 
 # In place of −∞; its square still fits into float32.
-_FAR_BELOW = -1e15
+FAR_BELOW = -1e15
 
 Place = tuple[int, ...]
 
@@ -133,7 +133,7 @@ def larger(
     A mean of −∞ is that of an element which is left out.
     """
     left_out = jnp.isneginf(m1) & jnp.isneginf(m2)
-    m1, m2 = (jnp.where(jnp.isneginf(m), _FAR_BELOW, m) for m in (m1, m2))
+    m1, m2 = (jnp.where(jnp.isneginf(m), FAR_BELOW, m) for m in (m1, m2))
     total = v1 + v2
     if shared is not None:
         total = total - 2.0 * shared
@@ -220,7 +220,7 @@ def window_maximum(call: Call, x: Uncertain) -> Uncertain:
     """Max pooling."""
     sign = -1.0 if call.name.endswith("min") else 1.0
     windows = Windows(call.params, call.equation.outputs[0].shape)
-    means = [windows.view(sign * x.mean, place, _FAR_BELOW) for place in windows.places]
+    means = [windows.view(sign * x.mean, place, FAR_BELOW) for place in windows.places]
     variances = [windows.view(x.variance, place, 0.0) for place in windows.places]
     small = len(means) <= LARGEST_WINDOW
     pooled = {a for a, n in enumerate(windows.window) if n > 1}
