@@ -24,6 +24,15 @@ from secateur.equations.execution import execute
 from secateur.equations.primitives import Kind, Policy
 from secateur.propagation import univariate
 from secateur.propagation.covariances import Loads, combine_loads
+from secateur.propagation.groups import (
+    UnivariateGroup,
+    as_number,
+    extend_group,
+    find_spread,
+    restrict_group,
+    shared_slots,
+    split_affine,
+)
 from secateur.propagation.lookups import find_places, find_rounding
 from secateur.propagation.noise import noise_source
 from secateur.propagation.rules import RULES
@@ -39,16 +48,6 @@ from secateur.propagation.unit_factors import (
     is_torn,
     sample_units,
     scale_factor,
-)
-from secateur.propagation.univariate import (
-    UnivariateGroup,
-    as_number,
-    compare_surely,
-    extend_group,
-    find_spread,
-    restrict_group,
-    shared_slots,
-    split_affine,
 )
 
 
@@ -225,7 +224,7 @@ class Propagator(SharePropagator):
     def evaluate_truth(self, group: UnivariateGroup) -> Any:
         """Return a truth value: the probability that it holds, or itself if there is no doubt."""
         root = self.values[group.root]
-        known = compare_surely(group, root.mean, root.variance, self.value)
+        known = univariate.compare_surely(group, root.mean, root.variance, self.value)
         if known is not None:
             return known
         return self.evaluate_group(as_number(group, root.mean.dtype))

@@ -11,10 +11,10 @@ import numpy as np
 
 from secateur.equations import Atom, Equation, Slot
 from secateur.propagation.covariances import NO_LOADS
+from secateur.propagation.groups import UnivariateGroup, find_logarithm, restrict_group
 from secateur.propagation.shares import MOST_IN_PAIRS, ShareSearch, logsumexp_moments
 from secateur.propagation.uncertain_loops import LoopPropagator
 from secateur.propagation.uncertain_values import Uncertain
-from secateur.propagation.univariate import UnivariateGroup, find_logarithm, restrict_group
 
 
 class SharePropagator(LoopPropagator):
