@@ -176,15 +176,16 @@ def _slope(integrate: Callable[[Array], tuple[Array, Array]], mean: Array) -> Ar
 
 def _needs_positive(group: UnivariateGroup) -> bool:
     """Whether a logarithm, root or reciprocal acts on the root, or on its positive part."""
+    inside = {group.root, *(slot for n in group.equations for slot in n.outputs)}
     direct = {group.root}
     for equation in group.equations:
         uncertain = [a in direct for a in equation.inputs]
         if any(uncertain) and primitives.needs_positive(equation.eqn, uncertain):
             return True
-        if any(uncertain) and (
-            equation.name in ("max", "abs") or primitives.is_affine(equation.eqn, uncertain)
-        ):
-            direct.add(equation.outputs[0])
+        if any(uncertain) and inside.isdisjoint(set(equation.inputs) - direct):
+            is_affine = primitives.is_affine(equation.eqn, uncertain)
+            if is_affine or equation.name in ("max", "abs"):
+                direct.add(equation.outputs[0])
     return False
 
 
