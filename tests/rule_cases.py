@@ -209,14 +209,6 @@ row("div", "reduce_max", "select_n", beliefs=(X,), tolerance=0.1)(
 row("lt", "top_k", beliefs=(WELL_APART,), tolerance=0.1)(
     lambda x: jax.nn.softmax(jnp.where(x < lax.top_k(x, 2)[0][:, 1:], -jnp.inf, x))
 )
-
-
-@row("ge", "reduce_max", beliefs=(WELL_APART,))
-def _(x):
-    x = lax.optimization_barrier(x)  # else both sides may be computed with different rounding
-    return jnp.where(x >= x.max(axis=1, keepdims=True), x, 0.0)
-
-
 row("reduce_max", beliefs=(X,), tolerance=0.1)(lambda x: jnp.where(MASK, x, -jnp.inf).max(1))
 row("reduce_min", beliefs=(X,), tolerance=0.1)(lambda x: jnp.where(MASK, x, jnp.inf).min(1))
 row("sub", "log", beliefs=(X,), tolerance=0.1)(jax.nn.log_softmax)
