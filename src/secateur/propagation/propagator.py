@@ -128,8 +128,16 @@ class Propagator(SharePropagator):
         """Keep a value; one that several equations use becomes a source they share."""
         if isinstance(value, Uncertain) and slot in self.shared:
             # Under "local", several users must see the same draw.
-            value = self.sample(value) if self.how == "local" else self.as_source(slot, value)
+            is_local = self.how == "local"
+            value = self.sample_shared(slot, value) if is_local else self.as_source(slot, value)
         self.values[slot] = value
+
+    def sample_shared(self, slot: Slot, value: Uncertain) -> Array:
+        """Sample a value that several equations use."""
+        producer = self.shares.producers.get(slot)
+        if producer is not None:
+            self.record(producer, producer.name, "sampled here", "exact", "used several times")
+        return self.sample(value)
 
     def as_source(self, slot: Slot, value: Uncertain) -> Uncertain:
         """Give what is not yet explained by other sources a name of its own."""
