@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -56,7 +57,8 @@ class SharePropagator(LoopPropagator):
             shift: Any = 0.0
             if exponent in self.shifted:
                 shift = self.value(self.shares.producers[exponent].inputs[1])
-                shift = jnp.broadcast_to(shift, x.shape).take(0, axis).reshape(result.shape)
+                shift = jax.lax.slice_in_dim(jnp.broadcast_to(shift, x.shape), 0, 1, axis=axis)
+                shift = shift.reshape(result.shape)
             mean = x.mean
             if sharing.chosen is not None:
                 mean = jnp.where(self.value(sharing.chosen), mean, -jnp.inf)
