@@ -53,6 +53,8 @@ APPROXIMATE = {
     "mixture of experts with top-k": "reduce_sum",
     "U-Net": "reduce_sum",
     "ResNet block in bfloat16": "reduce_sum",
+    "physics-informed network": "reduce_sum",
+    "mixture density network": "reduce_sum",
 }
 # None where all axes are normalised over, summed over, or those of inputs and outputs.
 HIDDEN_UNITS = {
