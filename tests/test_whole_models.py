@@ -37,6 +37,12 @@ CHECKED = (
     "normalising flow: coupling layers",
     "Kolmogorov-Arnold layers",
     "physics-informed network",
+    "attention pooling and maxima of padded sets",
+    "mixture of experts with a threshold",
+    "Kolmogorov-Arnold layers with cubic B-splines",
+    "learned activation by interpolation",
+    "Lagrangian network",
+    "spline flow with knots from a network",
 )
 # Where the moments are further than that from Monte Carlo, and coverage says which operation.
 APPROXIMATE = {
@@ -47,6 +53,8 @@ APPROXIMATE = {
     "mixture of experts with top-k": "reduce_sum",
     "U-Net": "reduce_sum",
     "ResNet block in bfloat16": "reduce_sum",
+    "physics-informed network": "reduce_sum",
+    "mixture density network": "reduce_sum",
 }
 # None where all axes are normalised over, summed over, or those of inputs and outputs.
 HIDDEN_UNITS = {
@@ -100,6 +108,12 @@ HIDDEN_UNITS = {
     "recomputed layers under remat": 0,
     "layers stacked in a scan": 6,
     "branches by a switch": 6,
+    "attention pooling and maxima of padded sets": 6,
+    "mixture of experts with a threshold": 6,
+    "Kolmogorov-Arnold layers with cubic B-splines": 19,
+    "learned activation by interpolation": 0,
+    "Lagrangian network": 6,
+    "spline flow with knots from a network": 6,
 }
 
 

@@ -863,3 +863,108 @@ def _():
         return lax.switch(index, [jnp.tanh, jax.nn.relu], h) @ p["b"]
 
     return f, {"a": weights(211, 3, 6), "b": weights(212, 6, 1)}, inputs(49, 3)
+
+
+# --- what is chosen or masked by values, splines --------------------------------------------------
+
+
+@model("attention pooling and maxima of padded sets")
+def _():
+    there = np.array([True, True, False, True, False])
+
+    def f(p, x):
+        h = jnp.tanh(x @ p["a"])
+        shares = jax.nn.softmax(h @ p["score"], axis=1, where=there[None])
+        largest = jnp.where(there[None, :, None], h, -jnp.inf).max(1)
+        pooled = jnp.einsum("bn,bnc->bc", shares, h)
+        return jnp.concatenate([pooled, largest], axis=-1) @ p["out"]
+
+    p = {"a": weights(220, 3, 6), "score": weights(221, 6), "out": weights(222, 12, 1)}
+    return f, p, inputs(50, 5, 3)
+
+
+@model("mixture of experts with a threshold")
+def _():
+    def f(p, x):
+        scores = x @ p["gate"]
+        least = lax.top_k(scores, 2)[0][:, -1:]
+        shares = jax.nn.softmax(jnp.where(scores < least, -jnp.inf, scores))
+        h = jax.nn.gelu(jnp.einsum("bi,eih->beh", x, p["up"]))
+        return jnp.einsum("be,beo->bo", shares, jnp.einsum("beh,eho->beo", h, p["down"]))
+
+    p = {"gate": 2.0 * weights(223, 4, 4), "up": weights(224, 4, 4, 6, scale=0.5),
+         "down": weights(225, 4, 6, 2, scale=0.4)}  # fmt: skip
+    return f, p, inputs(51, 4)
+
+
+@model("Kolmogorov-Arnold layers with cubic B-splines")
+def _():
+    grid = np.linspace(-2.0, 2.0, 6)
+    step = grid[1] - grid[0]
+    outside = step * np.arange(1, 4)
+    knots = np.concatenate([grid[0] - outside[::-1], grid, grid[-1] + outside])
+
+    def basis(x):
+        """The recursion of Cox and de Boor."""
+        x, t = x[..., None], jnp.asarray(knots)[None, None]
+        b = ((x >= t[..., :-1]) & (x < t[..., 1:])).astype(x.dtype)
+        for k in range(1, 4):
+            rising = (x - t[..., : -k - 1]) / (t[..., k:-1] - t[..., : -k - 1])
+            falling = (t[..., k + 1 :] - x) / (t[..., k + 1 :] - t[..., 1:-k])
+            b = rising * b[..., :-1] + falling * b[..., 1:]
+        return b
+
+    def f(p, x):
+        for layer in p:
+            x = jnp.einsum("big,igo->bo", basis(x), layer["c"]) + jax.nn.silu(x) @ layer["base"]
+        return x
+
+    def layer(seed, n, m):
+        return {"c": weights(seed, n, 8, m, scale=0.4), "base": weights(seed + 1, n, m)}
+
+    return f, [layer(226, 2, 3), layer(228, 3, 1)], inputs(52, 2)
+
+
+@model("learned activation by interpolation")
+def _():
+    places = np.linspace(-3.0, 3.0, 9)
+
+    def f(p, x):
+        return jnp.interp(x @ p["a"], places, p["values"]) @ p["b"]
+
+    values = jnp.sin(places) + weights(230, 9, scale=0.2)
+    return f, {"a": weights(231, 3, 6), "values": values, "b": weights(232, 6, 1)}, inputs(53, 3)
+
+
+@model("Lagrangian network")
+def _():
+    def f(p, x):
+        def lagrangian(q, v):
+            h = jax.nn.softplus(jnp.concatenate([q, v]) @ p["a"])
+            return h @ p["b"] + 0.5 * (v * v).sum()
+
+        def acceleration(state):
+            q, v = state[:1], state[1:]
+            mass = jax.hessian(lagrangian, 1)(q, v)[0, 0]
+            return jax.grad(lagrangian, 0)(q, v) / (mass + 0.5)
+
+        return jax.vmap(acceleration)(x)
+
+    return f, {"a": weights(233, 2, 6), "b": weights(234, 6)}, inputs(54, 2)
+
+
+@model("spline flow with knots from a network")
+def _():
+    def f(p, x):
+        z = 2.0 * jnp.tanh(x[:, 1])
+        h = jnp.tanh(x[:, :1] * p["in"][None])
+        widths, heights = (6.0 * jax.nn.softmax(h @ p[n]) for n in ("w", "h"))
+        left, low = (jnp.pad(jnp.cumsum(a, -1), ((0, 0), (1, 0))) - 3.0 for a in (widths, heights))
+        bin_ = jnp.clip((z[:, None] >= left).sum(-1) - 1, 0, 4)[:, None]
+        start, width, base, height = (
+            jnp.take_along_axis(a, bin_, 1) for a in (left, widths, low, heights)
+        )
+        return base + (z[:, None] - start) / width * height
+
+    p = {"in": weights(235, 6, scale=1.0), "w": weights(236, 6, 5), "h": weights(237, 6, 5)}
+    return f, p, inputs(55, 2)

@@ -97,6 +97,9 @@ def _smallest_variance(mean: Array, at_mean: Array, *, kinked: bool) -> Array:
     deviation must exceed both by a good factor. Next to a kink the moments are not linear in the
     variance, so kinked functions trade a little rounding for a much smaller limit.
     """
+    copied = tuple(a for a in range(mean.ndim) if mean.shape[a] != at_mean.shape[a])
+    if copied:  # several results for each element
+        at_mean = jnp.max(jnp.abs(at_mean), axis=copied, keepdims=True)
     info = jnp.finfo(mean.dtype)
     factor = 2.0**6 if kinked else 2.0**13
     rounding = factor * info.eps * (jnp.abs(mean) + jnp.minimum(jnp.abs(at_mean), 1.0))
@@ -242,7 +245,8 @@ def moments(
         E[f] = ∫ f(m + √v z) φ(z) dz          Var[f] = E[(f − f(m))²] − E[f − f(m)]²
 
     Args:
-        function: Elementwise function of an array of the shape of ``mean``.
+        function: Elementwise function of an array of the shape of ``mean``. Its result may be
+            longer on axes where that has length one.
         mean: Means of x.
         variance: Variances of x, same shape; 0 is allowed and gives ``function(mean)``, 0.
         kinks: Points where ``function`` or its slope jumps.

@@ -120,6 +120,8 @@ def within_domain(function: Callable[[Array], Array], inside: Array) -> Callable
 
     def total(x: Array) -> Array:
         defined = jnp.isfinite(jax.lax.stop_gradient(function(jax.lax.stop_gradient(x))))
+        copied = tuple(a for a in range(x.ndim) if x.shape[a] != defined.shape[a])
+        defined = jnp.all(defined, axis=copied, keepdims=True) if copied else defined
         return function(jnp.where(defined, x, fixed))
 
     return total

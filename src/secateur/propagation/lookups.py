@@ -47,6 +47,64 @@ def is_lookup(equation: Equation, is_uncertain: Callable[[Atom], bool]) -> bool:
     return False
 
 
+def find_places(program: Program) -> frozenset[int]:
+    """Return the numbers of the equations that make places in tables of uncertain values.
+
+    Places and what is looked up there are not functions of one value, so the places are those of
+    the means. What rounds a number to a place does so for all of its uses.
+    """
+    producers = {slot: n for n in program.equations for slot in n.outputs}
+    found: set[int] = set()
+
+    def mark(atom: Atom) -> None:
+        producer = producers.get(atom) if isinstance(atom, Slot) and atom.tracked else None
+        if producer is None or producer.index in found:
+            return
+        if all(map(is_place, producer.outputs)):
+            found.add(producer.index)
+            for operand in producer.inputs:
+                mark(operand)
+        elif producer.name in primitives.STEPS:
+            found.add(producer.index)
+        elif producer.name in primitives.UNIVARIATE:
+            for operand in producer.inputs:
+                mark(operand)
+
+    for equation in program.equations:
+        table, *places = equation.inputs or (None,)
+        if equation.name in primitives.LOOKUPS and isinstance(table, Slot) and table.tracked:
+            for place in filter(is_place, places):
+                mark(place)
+    # The same rounding may be written twice: once for the place, once for what is left of it.
+    steps = {(n.name, n.inputs[0]) for n in program.equations if n.index in found and n.inputs}
+    again = {n.index for n in program.equations if n.name in primitives.STEPS
+             and (n.name, n.inputs[0]) in steps}  # fmt: skip
+    return frozenset(found | again)
+
+
+def keeps_columns(equation: Equation, root: Slot) -> bool:
+    """Whether each result is a function of one element of a root, along axes where that has one.
+
+    On the other axes, every element stays in its place.
+    """
+    rank = len(root.shape)
+    fixed = {a for a, n in enumerate(root.shape) if n != 1}
+    shapes = [_shape(a) for a in (*equation.inputs, *equation.outputs) if _shape(a) != ()]
+    if not all(len(s) == rank and all(s[a] in (1, root.shape[a]) for a in fixed) for s in shapes):
+        return False
+    if any(slot.shape[a] != root.shape[a] for slot in equation.outputs for a in fixed):
+        return False
+    params = equation.params
+    if equation.name == "pad":
+        return all(tuple(params["padding_config"][a]) == (0, 0, 0) for a in fixed)
+    moved = {"concatenate": "dimension", "split": "axis", "rev": "dimensions"}
+    if equation.name in moved:
+        return not fixed.intersection(np.atleast_1d(params[moved[equation.name]]).tolist())
+    return equation.name == "slice" or equation.name not in (
+        primitives.FIXED_MOVES | primitives.JOINS
+    )
+
+
 def _shape(atom: Atom) -> tuple[int, ...]:
     return atom.shape if isinstance(atom, Slot) else np.shape(atom.value)
 

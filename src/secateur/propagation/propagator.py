@@ -23,14 +23,24 @@ from secateur.equations import (
 from secateur.equations.execution import execute
 from secateur.equations.primitives import Kind, Policy
 from secateur.propagation import univariate
-from secateur.propagation.covariances import NO_LOADS, Loads, combine_loads
-from secateur.propagation.lookups import find_rounding
+from secateur.propagation.covariances import Loads, combine_loads
+from secateur.propagation.groups import (
+    UnivariateGroup,
+    as_number,
+    extend_group,
+    find_spread,
+    restrict_group,
+    shared_slots,
+    split_affine,
+)
+from secateur.propagation.lookups import find_places, find_rounding
 from secateur.propagation.noise import noise_source
 from secateur.propagation.rules import RULES
-from secateur.propagation.rules.choices import choose, subtract
+from secateur.propagation.rules.choices import choose, is_positive, subtract
 from secateur.propagation.rules.registry import Call
 from secateur.propagation.shares import ShareSearch
-from secateur.propagation.uncertain_loops import LoopPropagator
+from secateur.propagation.thresholds import compare_at, find_threshold
+from secateur.propagation.uncertain_shares import SharePropagator
 from secateur.propagation.uncertain_values import Uncertain, as_uncertain, deviation, spread_to
 from secateur.propagation.unit_factors import (
     DROPPED,
@@ -38,13 +48,6 @@ from secateur.propagation.unit_factors import (
     is_torn,
     sample_units,
     scale_factor,
-)
-from secateur.propagation.univariate import (
-    UnivariateGroup,
-    extend_group,
-    restrict_group,
-    shared_slots,
-    split_affine,
 )
 
 
@@ -64,7 +67,7 @@ class CoverageRow:
     shape: tuple[int, ...]
 
 
-class Propagator(LoopPropagator):
+class Propagator(SharePropagator):
     """One pass over a program with plain and uncertain values.
 
     Args:
@@ -104,6 +107,8 @@ class Propagator(LoopPropagator):
         self.portable = portable
         self.groups: dict[Slot, UnivariateGroup] = {}
         self.rounding = find_rounding(program)
+        self.places = find_places(program) if how != "local" else frozenset()
+        self.spread = find_spread(program, self.rounding)
         self.shared = shared_slots(program, elementwise_only=how == "independent")
         self.shares = ShareSearch(program)
         self.shares.read = self.value
@@ -123,8 +128,16 @@ class Propagator(LoopPropagator):
         """Keep a value; one that several equations use becomes a source they share."""
         if isinstance(value, Uncertain) and slot in self.shared:
             # Under "local", several users must see the same draw.
-            value = self.sample(value) if self.how == "local" else self.as_source(slot, value)
+            is_local = self.how == "local"
+            value = self.sample_shared(slot, value) if is_local else self.as_source(slot, value)
         self.values[slot] = value
+
+    def sample_shared(self, slot: Slot, value: Uncertain) -> Array:
+        """Sample a value that several equations use."""
+        producer = self.shares.producers.get(slot)
+        if producer is not None:
+            self.record(producer, producer.name, "sampled here", "exact", "used several times")
+        return self.sample(value)
 
     def as_source(self, slot: Slot, value: Uncertain) -> Uncertain:
         """Turn the variance that is not explained by other sources into a new source."""
@@ -172,7 +185,8 @@ class Propagator(LoopPropagator):
             return atom.value
         if atom not in self.values:
             if atom not in self.groups:
-                self.no_rule(self.comparisons[atom], "two uncertain values")
+                self.values[atom] = is_positive(self.difference(self.comparisons[atom]))
+                return self.values[atom]
             self.values[atom] = self.evaluate_group(self.groups[atom])
         return self.values[atom]
 
@@ -182,8 +196,12 @@ class Propagator(LoopPropagator):
         last = group.equations[-1]
         is_uncertain = isinstance(self.values[group.root], Uncertain)
         if self.how != "local" and is_uncertain and not _is_floating(last):
+            if np.dtype(last.outputs[0].dtype) == bool:
+                return self.evaluate_truth(group)
             culprit = next(n for n in group.equations if not _is_floating(n))
             self.no_rule(culprit, "a comparison or integer made from an uncertain value")
+        if self.how != "local" and is_uncertain:
+            group = self.after_logsumexp(group)
         start, end = split_affine(group)
         if self.how == "local" and start is not end:
             root = self.values[group.root]
@@ -204,11 +222,20 @@ class Propagator(LoopPropagator):
             torn = is_torn([value], [])
             exactness = ("independent", DROPPED) if torn else (result.how, result.remark)
             self.record(last, _label(core), "univariate", *exactness)
+            value = spread_to(value, result.mean.shape)
             function = value.with_moments(result.mean, result.variance, result.slope)
             self.store(end, replace(function, steady=value.steady and self.is_fixed(core)))
         if end is group.result:
             return self.values[end]
         return self.affine(restrict_group(group, end, group.result))
+
+    def evaluate_truth(self, group: UnivariateGroup) -> Any:
+        """Return a truth value: the probability that it holds, or itself if there is no doubt."""
+        root = self.values[group.root]
+        known = univariate.compare_surely(group, root.mean, root.variance, self.value)
+        if known is not None:
+            return known
+        return self.evaluate_group(as_number(group, root.mean.dtype))
 
     def affine(self, group: UnivariateGroup) -> Uncertain:
         """a·x + b: exact. The scale is the derivative of the function, however it is written."""
@@ -221,6 +248,7 @@ class Propagator(LoopPropagator):
             (jnp.ones_like(x.mean),),
         )
         self.record(group.equations[-1], _label(group), "affine", "exact")
+        x = spread_to(x, mean.shape)
         variance = scale * scale * x.variance.astype(mean.dtype)
         result = x.with_moments(mean, variance, lambda: scale)
         result = replace(result, steady=x.steady and self.is_fixed(group))
@@ -237,9 +265,14 @@ class Propagator(LoopPropagator):
     def step(self, equation: Equation) -> None:
         """Evaluate one equation, unless it is part of a function of one uncertain value."""
         if any(self.is_uncertain(atom) for atom in equation.inputs):
+            if equation.index in self.places:
+                self.evaluate_place(equation)
+                return
             if self.compare(equation):
                 return
-            group = extend_group(equation, self.groups, self.is_uncertain, self.rounding)
+            group = extend_group(
+                equation, self.groups, self.is_uncertain, self.rounding, self.spread
+            )
             if group is not None:
                 ends = ((slot, replace(group, result=slot)) for slot in equation.outputs)
                 self.groups.update(ends)
@@ -247,6 +280,16 @@ class Propagator(LoopPropagator):
             if self.choose(equation):
                 return
         super().step(equation)
+
+    def evaluate_place(self, equation: Equation) -> None:
+        """Evaluate an equation that makes places in a table of uncertain values, at the means."""
+        operands = [self.value(atom) for atom in equation.inputs]
+        results = self.bind(
+            equation, *(o.mean if isinstance(o, Uncertain) else o for o in operands)
+        )
+        self.values.update(zip(equation.outputs, results, strict=True))
+        remark = "places are those of the means"
+        self.record(equation, equation.name, "place in a table", "independent", remark)
 
     def compare(self, equation: Equation) -> bool:
         """Record a comparison for later use; return whether it needs no evaluation now."""
@@ -258,7 +301,21 @@ class Propagator(LoopPropagator):
             return True
         self.comparisons[result] = equation
         both = self.is_uncertain(x) and self.is_uncertain(y)
+        if both and self.how != "local" and self.compare_with_threshold(equation):
+            return True
         return both and self.how != "local" and equation.name in primitives.SIGNS
+
+    def compare_with_threshold(self, equation: Equation) -> bool:
+        """Evaluate a comparison of a value with an order statistic of its own, if it is one."""
+        found = find_threshold(equation, self.shares.producers)
+        if found is None:
+            return False
+        value, path = found
+        at_means = compare_at(self.value(value).mean, equation, value, path, self.values)
+        self.values[equation.outputs[0]] = at_means
+        remark = "places are those of the means"
+        self.record(equation, equation.name, "threshold", "independent", remark)
+        return True
 
     def choose(self, equation: Equation) -> bool:
         """Evaluate the equation if it is a choice by an uncertain comparison."""
@@ -266,17 +323,21 @@ class Propagator(LoopPropagator):
         if equation.name != "select_n" or comparison is None or self.how == "local":
             return False
         result = equation.outputs[0]
-        sign = primitives.SIGNS.get(comparison.name)
-        if sign is None or comparison.outputs[0].shape != result.shape:
+        if comparison.name not in primitives.SIGNS or comparison.outputs[0].shape != result.shape:
             return False
-        x, y = (as_uncertain(self.value(atom)) for atom in comparison.inputs)
-        difference = subtract(spread_to(x, result.shape), spread_to(y, result.shape), sign)
+        difference = self.difference(comparison)
         if_false, if_true = map(self.value, equation.inputs[1:])
         call = Call(equation, self)
         chosen = choose(call, difference, if_true, if_false)
         self.record(equation, "select_n", "choice by a sign", call.exactness, call.remark)
         self.store(result, chosen)
         return True
+
+    def difference(self, comparison: Equation) -> Uncertain:
+        """Return what is positive where a comparison holds."""
+        shape = comparison.outputs[0].shape
+        x, y = (spread_to(as_uncertain(self.value(a)), shape) for a in comparison.inputs)
+        return subtract(x, y, primitives.SIGNS[comparison.name])
 
     def bind(self, equation: Equation, *operands: Any) -> list[Any]:
         """Return the results of an equation on plain arrays."""
@@ -367,32 +428,6 @@ class Propagator(LoopPropagator):
             f'Ways out: register one with secateur.register_rule("{equation.name}"); keep the '
             'leaves that lead here certain with where=…; or use "local" or "global", which draw '
             "samples and need no rules."
-        )
-
-    # --- softmax ----------------------------------------------------------------------------------
-
-    def is_shift(self, equation: Equation) -> bool:
-        """Whether a maximum is only the shift of a softmax, which may be evaluated at the mean."""
-        if not self.shares.is_shift(equation):
-            return False
-        origin = equation.inputs[-1] if len(equation.inputs) == 3 else equation.inputs[0]
-        for user in self.shares.users.get(origin, ()):
-            if user.name == "sub" and user.inputs[0] is origin:
-                self.shifted[user.outputs[0]] = origin
-        return True
-
-    def logarithm_of(self, atom: Slot) -> Uncertain:
-        """ln y of a positive y; exactly its argument where y is an exponential."""
-        producer = self.shares.producers.get(atom)
-        if producer is not None and producer.name == "exp":
-            # Without the shift, which is nan where everything is masked.
-            exponent = producer.inputs[0]
-            return self.value(self.shifted.get(exponent, exponent))
-        y = self.value(atom)
-        size = jnp.maximum(y.mean, jnp.finfo(y.mean.dtype).tiny ** 0.25)
-        spread = jnp.log1p(y.variance / (size * size))
-        return replace(
-            y, mean=jnp.log(size) - 0.5 * spread, variance=spread, loads=NO_LOADS, neighbours=None
         )
 
 

@@ -20,6 +20,8 @@ from secateur.equations import Atom, Equation, Program, Slot, compat, primitives
 
 # Represents −∞ in a mask: its exponential is 0 in every precision.
 _MASKED = -1e30
+# Numbers that users write instead of −∞ are at most this.
+_MASKING = -1e4
 
 
 @dataclass(frozen=True)
@@ -58,21 +60,24 @@ class ShareSearch:
 
     # --- shifts -----------------------------------------------------------------------------------
 
-    def is_shift(self, equation: Equation) -> bool:
-        """Whether a maximum is only subtracted from its own operand, without any effect.
+    def differences_from(self, equation: Equation) -> list[Equation]:
+        """Return where a maximum is subtracted from its own operand, if that has no effect.
 
-        This is so if the user has applied stop_gradient, or if the difference is only used in
-        exponentials divided by their sum.
+        There are none if it is used in another way. It has no effect if the user has applied
+        stop_gradient, or if the difference is only used in exponentials divided by their sum.
         """
-        origin = equation.inputs[-1] if len(equation.inputs) == 3 else equation.inputs[0]
+        origin = self.unmasked(
+            equation.inputs[-1] if len(equation.inputs) == 3 else equation.inputs[0]
+        )
         frontier, stopped, differences = [equation.outputs[0]], set[Any](), []
         seen = set[Any](frontier)
         while frontier:
             slot = frontier.pop()
             if slot in self.program.outputs:
-                return False
+                return []
             for user in self.users.get(slot, ()):
-                if user.name == "sub" and user.inputs[0] is origin and user.inputs[1] is slot:
+                is_difference = user.name == "sub" and user.inputs[1] is slot
+                if is_difference and self.unmasked(user.inputs[0]) is origin:
                     differences.append((user, slot in stopped))
                 elif user.name in primitives.SHIFT_CARRIERS:
                     out = user.outputs[0]
@@ -82,10 +87,26 @@ class ShareSearch:
                         seen.add(out)
                         frontier.append(out)
                 elif user.name != "add" or not self._adds_back(user, slot):
-                    return False
-        if not differences:
-            return False
-        return all(is_stopped or self._in_proportion(user) for user, is_stopped in differences)
+                    return []
+        if not all(stops or self._in_proportion(user) for user, stops in differences):
+            return []
+        return [user for user, _ in differences]
+
+    def unmasked(self, atom: Atom) -> Atom:
+        """Return what an atom is where it is not masked by −∞ or a number like it."""
+        while isinstance(atom, Slot):
+            producer = self.producers.get(atom)
+            if producer is None or producer.name != "select_n" or len(producer.inputs) != 3:
+                break
+            kept = [a for a in producer.inputs[1:] if not self._is_masking(a)]
+            if len(kept) != 1:
+                break
+            (atom,) = kept
+        return atom
+
+    def _is_masking(self, atom: Atom) -> bool:
+        number = uniform_value(atom)
+        return number is not None and number <= _MASKING
 
     def _adds_back(self, equation: Equation, slot: Slot) -> bool:
         """Whether a shift is added to the logarithm of a sum."""
@@ -110,10 +131,10 @@ class ShareSearch:
     def find(self, equation: Equation) -> Sharing | None:
         """Return the sharing elements of a division e/Σe, or of a difference ln e − ln Σe."""
         if equation.name == "div":
-            sharing = self._sharing(equation.inputs[1])
+            sharing = self.sharing(equation.inputs[1])
             return sharing if sharing and sharing.exponentials is equation.inputs[0] else None
         for logarithm, added in self._logarithms(equation.inputs[1]):
-            sharing = self._sharing(logarithm.inputs[0])
+            sharing = self.sharing(logarithm.inputs[0])
             producer = self.producers.get(sharing.exponentials) if sharing else None
             if sharing is None or sharing.chosen is not None or producer is None:
                 continue
@@ -169,7 +190,8 @@ class ShareSearch:
                 return None
         return None
 
-    def _sharing(self, atom: Atom) -> Sharing | None:
+    def sharing(self, atom: Atom) -> Sharing | None:
+        """Return which elements a sum is over, if it is one that a softmax may be made with."""
         lookup = self._origin(atom, (), "gather")
         if lookup is not None:
             return self._sharing_by_segment(lookup)
@@ -247,6 +269,46 @@ class ShareSearch:
 
 
 _HARMLESS = ("stop_gradient", "abs")
+
+
+# Sums of more exponentials than this count as log-normal.
+MOST_IN_PAIRS = 64
+
+
+def logsumexp_moments(mean: Array, variance: Array, axis: int) -> tuple[Array, Array]:
+    """Mean and variance of ln Σ_j exp(x_j) along an axis, which keeps length one: pair by pair.
+
+    ln(e^x + e^y) = x + softplus(y − x) of two independent Gaussians, x the larger on average, by
+
+        Var = Var[x] + Var[softplus] − 2 Var[x] E[σ(y − x)].
+
+    A sum of log-normals with the same two moments would be far off where variances are large.
+    """
+    mean, variance = (jnp.moveaxis(a, axis, 0) for a in (mean, variance))
+    while mean.shape[0] > 1:
+        half = mean.shape[0] // 2
+        pair = _add_exponentials(
+            (mean[:half], variance[:half]), (mean[half : 2 * half], variance[half : 2 * half])
+        )
+        mean = jnp.concatenate([pair[0], mean[2 * half :]])
+        variance = jnp.concatenate([pair[1], variance[2 * half :]])
+    return jnp.moveaxis(mean, 0, axis), jnp.moveaxis(variance, 0, axis)
+
+
+def _add_exponentials(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Mean and variance of ln(e^x + e^y); what is masked by −∞ or a number like it is left out."""
+    swap = other[0] > one[0]
+    (m, v), (smaller, w) = (
+        tuple(jnp.where(swap, a, b) for a, b in zip(*pair, strict=True))
+        for pair in ((other, one), (one, other))
+    )
+    masked = smaller < 0.5 * _MASKED
+    gap = jnp.where(masked, -1.0, smaller - jnp.where(masked, 0.0, m))
+    width = jnp.where(masked, 1.0, v + w)
+    excess, spread, share = quadrature.moments_and_slope(jax.nn.softplus, gap, width)
+    mean = m + jnp.where(masked, 0.0, excess)
+    variance = v + jnp.where(masked, 0.0, spread - 2.0 * v * share)
+    return mean, jnp.maximum(variance, 0.0)
 
 
 def share_argument(

@@ -1,4 +1,4 @@
-"""Groups of elementwise equations that form a function of one value, and their moments."""
+"""Moments of functions of one uncertain value."""
 
 from __future__ import annotations
 
@@ -12,142 +12,16 @@ import numpy as np
 from jax import Array
 
 from secateur import quadrature
-from secateur.equations import Atom, Equation, Interpreter, Program, Slot, primitives, uniform_value
+from secateur.equations import (
+    Atom,
+    Equation,
+    Interpreter,
+    Slot,
+    primitives,
+    uniform_value,
+)
 from secateur.propagation import domains, logistic, piecewise
-from secateur.propagation.lookups import find_rounding, is_lookup, is_place
-
-
-@dataclass(frozen=True)
-class UnivariateGroup:
-    """Elementwise equations that form a function of one uncertain value, in order."""
-
-    root: Slot
-    equations: tuple[Equation, ...]
-    result: Slot
-
-    @property
-    def program(self) -> Program:
-        """Return its equations as a function of the root."""
-        return Program([self.root], [self.result], list(self.equations))
-
-
-def extend_group(
-    equation: Equation,
-    groups: dict[Slot, UnivariateGroup],
-    is_uncertain: Callable[[Any], bool],
-    rounding: frozenset[int] = frozenset(),
-) -> UnivariateGroup | None:
-    """The group that ``equation`` extends, or None where it is not a function of one value only.
-
-    Args:
-        equation: The next equation.
-        groups: The groups that end in earlier slots.
-        is_uncertain: Whether an atom is uncertain.
-        rounding: Numbers of the equations of steps that are part of a look-up.
-
-    Returns:
-        The group that ends in the first result; the groups of other results differ only in their
-        end.
-    """
-    elementwise = equation.name in primitives.UNIVARIATE or equation.index in rounding
-    if not elementwise and not is_lookup(equation, is_uncertain):
-        return None
-    operands = [a for a in equation.inputs if isinstance(a, Slot) and is_uncertain(a)]
-    parts = [groups.get(slot) or UnivariateGroup(slot, (), slot) for slot in operands]
-    roots = {part.root for part in parts}
-    if len(roots) != 1:
-        return None
-    root = parts[0].root
-    result = equation.outputs[0]
-    if elementwise and any(slot.shape != result.shape for slot in operands):
-        return None
-    wide = is_place(result) and result.shape == (*root.shape, 1)  # an index into a table
-    if root.shape != result.shape and not wide:
-        return None
-    members = {n.index: n for part in parts for n in part.equations}
-    members[equation.index] = equation
-    return UnivariateGroup(root, tuple(members[i] for i in sorted(members)), result)
-
-
-def split_affine(group: UnivariateGroup) -> tuple[Slot, Slot]:
-    """The ends of a group's nonlinear core: everything before and after is affine.
-
-    Returns:
-        ``(start, end)``; ``start is end`` where the whole group is affine up to there.
-    """
-    inside = {group.root, *(s for n in group.equations for s in n.outputs)}
-
-    def is_affine(equation: Equation) -> bool:
-        return primitives.is_affine(equation.eqn, [a in inside for a in equation.inputs])
-
-    start = group.root
-    while start is not group.result:
-        consumers = [n for n in group.equations if start in n.inputs]
-        if len(consumers) != 1 or not is_affine(consumers[0]):
-            break
-        start = consumers[0].outputs[0]
-    end = group.result
-    producers = {s: n for n in group.equations for s in n.outputs}
-    while end is not start:
-        equation = producers[end]
-        operands = {a for a in equation.inputs if a in inside}
-        if len(operands) != 1 or not is_affine(equation):
-            break
-        end = operands.pop()
-    return start, end
-
-
-def restrict_group(group: UnivariateGroup, start: Slot, end: Slot) -> UnivariateGroup:
-    """The equations of ``group`` that lead from ``start`` to ``end``."""
-    needed, kept = {end}, []
-    for equation in reversed(group.equations):
-        if needed.intersection(equation.outputs) and equation.outputs[0] is not start:
-            kept.append(equation)
-            needed.update(a for a in equation.inputs if isinstance(a, Slot))
-    return UnivariateGroup(start, tuple(reversed(kept)), end)
-
-
-def shared_slots(program: Program, *, elementwise_only: bool = False) -> set[Slot]:
-    """Slots whose uncertainty reaches several places, so that those are correlated.
-
-    Args:
-        program: Flat equations.
-        elementwise_only: Whether to leave out slots that are used by other than elementwise
-            equations.
-    """
-    groups: dict[Slot, UnivariateGroup] = {}
-    uses: dict[Slot, set] = {}
-    cores: dict[Slot, set[Slot]] = {}
-
-    def use(atom: Atom, user: Any) -> None:
-        if not isinstance(atom, Slot) or not atom.tracked:
-            return
-        group = groups.get(atom)
-        root, core = (atom, atom) if group is None else (group.root, split_affine(group)[1])
-        uses.setdefault(core, set()).add((atom, user))
-        cores.setdefault(root, set()).add(core)
-
-    mixing: set[Slot] = set()
-    rounding = find_rounding(program)
-
-    def is_tracked(atom: Atom) -> bool:
-        return isinstance(atom, Slot) and atom.tracked
-
-    for equation in program.equations:
-        group = extend_group(equation, groups, is_tracked, rounding)
-        if group is not None:
-            groups.update((slot, replace(group, result=slot)) for slot in equation.outputs)
-            continue
-        for position, atom in enumerate(equation.inputs):
-            use(atom, (equation.index, position))
-        if elementwise_only and equation.name not in primitives.UNIVARIATE:
-            roots = [groups[a].root if a in groups else a for a in equation.inputs]
-            mixing |= {slot for slot in (*equation.inputs, *roots) if isinstance(slot, Slot)}
-    for position, atom in enumerate(program.outputs):
-        use(atom, ("output", position))
-    several = {s for s, users in uses.items() if len(users) > 1}
-    return (several | {root for root, reached in cores.items() if len(reached) > 1}) - mixing
-
+from secateur.propagation.groups import UnivariateGroup, split_affine
 
 OUTSIDE = "where it is undefined, its value at the mean is used"
 
@@ -182,6 +56,28 @@ class GroupEvaluation(Interpreter):
 def evaluate_group(group: UnivariateGroup, x: Array, read: Callable[[Atom], Any]) -> Array:
     """Return the group's function at plain values ``x`` of its root."""
     return GroupEvaluation(group, read).run([x])[0]
+
+
+def compare_surely(
+    group: UnivariateGroup, mean: Array, variance: Array, read: Callable[[Atom], Any]
+) -> Array | None:
+    """Return the truth of a comparison that a Gaussian root leaves no doubt of, else None.
+
+    It is never infinite, and is equal to a number with probability 0.
+    """
+    last = group.equations[-1]
+    if last.name not in ("eq", "ne", "is_finite"):
+        return None
+    inside = {group.root, *(slot for n in group.equations for slot in n.outputs)}
+    operand, *others = sorted(last.inputs, key=lambda a: a not in inside)
+    at_mean = evaluate_group(group, mean, read)
+    numbers = [uniform_value(a) for a in others]
+    if last.name == "is_finite" or (numbers[0] is not None and np.isinf(numbers[0])):
+        return at_mean
+    assert isinstance(operand, Slot)
+    if others[0] in inside or split_affine(replace(group, result=operand))[0] is not operand:
+        return None
+    return jnp.where(variance > 0.0, last.name == "ne", at_mean)
 
 
 _KINKED = primitives.WITH_KINKS | primitives.STEPS | primitives.LOOKUPS | {"scan"}
@@ -238,12 +134,18 @@ def moments(
         read: Returns the value of an operand from outside the group.
         closed_sigmoids: Whether to use the closed moments of σ and tanh where they are accurate.
     """
-    closed = _closed_form(group, mean, variance, read, closed_sigmoids)
+    is_plain = group.root.shape == group.result.shape
+    closed = _closed_form(group, mean, variance, read, closed_sigmoids) if is_plain else None
     if closed is not None:
         return closed
     search = PieceSearch(group)
     (pieces,) = search.run([piecewise.IDENTITY])
-    if pieces is not None and isinstance(pieces.values[0], tuple) and not _any_smooth(group):
+    if (
+        is_plain
+        and pieces is not None
+        and isinstance(pieces.values[0], tuple)
+        and not _any_smooth(group)
+    ):
         m, v, slope = piecewise.moments(pieces, mean, variance)
         return UnivariateMoments(m, v, lambda: slope, "exact", "piecewise linear")
 
@@ -274,15 +176,16 @@ def _slope(integrate: Callable[[Array], tuple[Array, Array]], mean: Array) -> Ar
 
 def _needs_positive(group: UnivariateGroup) -> bool:
     """Whether a logarithm, root or reciprocal acts on the root, or on its positive part."""
+    inside = {group.root, *(slot for n in group.equations for slot in n.outputs)}
     direct = {group.root}
     for equation in group.equations:
         uncertain = [a in direct for a in equation.inputs]
         if any(uncertain) and primitives.needs_positive(equation.eqn, uncertain):
             return True
-        if any(uncertain) and (
-            equation.name in ("max", "abs") or primitives.is_affine(equation.eqn, uncertain)
-        ):
-            direct.add(equation.outputs[0])
+        if any(uncertain) and inside.isdisjoint(set(equation.inputs) - direct):
+            is_affine = primitives.is_affine(equation.eqn, uncertain)
+            if is_affine or equation.name in ("max", "abs"):
+                direct.add(equation.outputs[0])
     return False
 
 

@@ -1,4 +1,9 @@
-"""A choice between two values by the sign of an uncertain one: PReLU with an uncertain slope."""
+"""Choices by an uncertain truth value, such as PReLU with an uncertain slope; logic of those.
+
+A choice by the sign of a value is taken as a whole (`choose`). Any other truth value is a number of
+its own, 1 where it holds and 0 elsewhere, whose mean is its probability p and whose variance is
+p (1 − p).
+"""
 
 from __future__ import annotations
 
@@ -11,8 +16,14 @@ import numpy as np
 from jax import Array
 
 from secateur.propagation.covariances import combine_loads, compute_covariance
-from secateur.propagation.rules.registry import Call
-from secateur.propagation.uncertain_values import Uncertain, as_uncertain, deviation, merge_static
+from secateur.propagation.rules.registry import Call, declare
+from secateur.propagation.uncertain_values import (
+    Uncertain,
+    as_uncertain,
+    deviation,
+    merge_static,
+    spread_to,
+)
 
 _FURTHEST = 30.0  # standard deviations; beyond, the choice is certain in every precision
 
@@ -31,6 +42,66 @@ def subtract(x: Uncertain, y: Uncertain, sign: float) -> Uncertain:
         variance=jnp.maximum(variance, 0.0),
         loads=combine_loads(x.loads, y.loads, sign, -sign),
     )
+
+
+def is_positive(difference: Uncertain) -> Uncertain:
+    """The truth value d > 0 as a number, for d ~ N(μ, σ²)."""
+    spread = deviation(difference.variance)
+    t = jnp.clip(difference.mean / spread, -_FURTHEST, _FURTHEST)
+    share = _below(t)
+    slope = jnp.exp(-0.5 * t * t) / float(np.sqrt(2.0 * np.pi)) / spread
+    return difference.with_moments(share, share * (1.0 - share), lambda: slope)
+
+
+def mix(call: Call, truth: Uncertain, if_false: Any, if_true: Any) -> Uncertain:
+    """b ? x : y   for a truth value b of probability p, by the covariance of b with x and y.
+
+    E = p x̄ + (1−p) ȳ + Cov(b, x) − Cov(b, y)
+    E[·²] = p (x̄² + Var[x]) + (1−p)(ȳ² + Var[y]) + 2x̄ Cov(b, x) − 2ȳ Cov(b, y)
+    """
+    shape = call.equation.outputs[0].shape
+    truth, x, y = (spread_to(as_uncertain(v), shape) for v in (truth, if_true, if_false))
+    p = truth.mean
+    mean, shared = p * x.mean + (1.0 - p) * y.mean, []
+    for value, sign in ((x, 1.0), (y, -1.0)):
+        covariance = compute_covariance(value.loads, truth.loads)
+        shared.append(jnp.zeros_like(mean) if covariance is None else sign * covariance)
+    mean = mean + shared[0] + shared[1]
+    second = jnp.zeros_like(mean)
+    for value, share, covariance in ((x, p, shared[0]), (y, 1.0 - p, shared[1])):
+        centred = value.mean - mean
+        second += share * (centred * centred + value.variance) + 2.0 * centred * covariance
+    loads = combine_loads(x.loads, y.loads, p, 1.0 - p)
+    loads = combine_loads(loads, truth.loads, 1.0, x.mean - y.mean)
+    call.note("first-order", "chosen by an uncertain value: covariance kept to first order")
+    uncertain = [v for v in (truth, x, y) if v.ancestors]
+    variance = jnp.maximum(second, 0.0)
+    return replace(merge_static(uncertain), mean=mean, variance=variance, loads=loads)
+
+
+@declare("logic", "and", "or", "xor", "not")
+def combine_truths(call: Call, *operands: Any) -> Uncertain:
+    """Probabilities: E[x ∧ y] = p q + Cov,  x ∨ y = x + y − x∧y,  x ⊻ y = x + y − 2 x∧y."""
+    shape = call.equation.outputs[0].shape
+    dtype = next(o.mean.dtype for o in operands if isinstance(o, Uncertain))
+    x, *others = (
+        spread_to(as_uncertain(o if isinstance(o, Uncertain) else jnp.asarray(o, dtype)), shape)
+        for o in operands
+    )
+    if call.name == "not":
+        return x.with_moments(1.0 - x.mean, x.variance, lambda: -jnp.ones_like(x.mean))
+    (y,) = others
+    shared = compute_covariance(x.loads, y.loads)
+    both = x.mean * y.mean + (0.0 if shared is None else shared)
+    own, product = {"and": (0.0, 1.0), "or": (1.0, -1.0), "xor": (1.0, -2.0)}[call.name]
+    mean = jnp.clip(own * (x.mean + y.mean) + product * both, 0.0, 1.0)
+    if shared is not None:
+        call.note("first-order", "covariance of its operands kept to first order")
+    elif x.ancestors & y.ancestors:
+        call.note("independent", "its operands depend on the same weights")
+    loads = combine_loads(x.loads, y.loads, own + product * y.mean, own + product * x.mean)
+    variance = mean * (1.0 - mean)
+    return replace(merge_static([x, y]), mean=mean, variance=variance, loads=loads)
 
 
 def choose(call: Call, difference: Uncertain, if_positive: Any, if_negative: Any) -> Uncertain:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from secateur.distributions.special import normal_tail
 from secateur.propagation.covariances import NO_LOADS
 from secateur.propagation.rules.registry import Call, declare
 from secateur.propagation.uncertain_values import Uncertain
@@ -19,6 +20,9 @@ from secateur.quadrature import unit_legendre
 
 # Largest number of places in a window for which all pairs are tracked.
 LARGEST_WINDOW = 9
+
+# In place of −∞; its square still fits into float32.
+FAR_BELOW = -1e15
 
 Place = tuple[int, ...]
 
@@ -126,7 +130,11 @@ def larger(
     """Mean and variance of max(x, y), and P(x > y), for jointly Gaussian x and y (Clark 1961).
 
     θ² = Var[x − y],  α = (m1 − m2)/θ,  E = m1 Φ(α) + m2 Φ(−α) + θ φ(α)
+
+    A mean of −∞ is that of an element which is left out.
     """
+    left_out = jnp.isneginf(m1) & jnp.isneginf(m2)
+    m1, m2 = (jnp.where(jnp.isneginf(m), FAR_BELOW, m) for m in (m1, m2))
     total = v1 + v2
     if shared is not None:
         total = total - 2.0 * shared
@@ -134,13 +142,16 @@ def larger(
     gap = m1 - m2
     alpha = jnp.clip(gap / theta, -40.0, 40.0)
     density = jnp.exp(-0.5 * alpha * alpha) * float(1.0 / np.sqrt(2.0 * np.pi))
-    first = 0.5 * jax.lax.erfc(-alpha * float(np.sqrt(0.5)))
-    second = 0.5 * jax.lax.erfc(alpha * float(np.sqrt(0.5)))
-    excess = theta * density + gap * jnp.where(gap > 0, -second, first)  # E[max] − larger mean
+    # One tail for both: it takes most of the time to compile.
+    wins = alpha > 0
+    tail = normal_tail(jnp.where(wins, alpha, -alpha), density)
+    first, second = jnp.where(wins, 1.0 - tail, tail), jnp.where(wins, tail, 1.0 - tail)
+    excess = theta * density - jnp.where(wins, gap, -gap) * tail  # E[max] − larger mean
     mean = jnp.maximum(m1, m2) + excess
     # Second moment about the mean of the maximum, so that large means do not cancel.
     d1, d2 = m1 - mean, m2 - mean
     variance = (d1 * d1 + v1) * first + (d2 * d2 + v2) * second + (d1 + d2) * theta * density
+    mean = jnp.where(left_out, -jnp.inf, mean)
     return mean, jnp.maximum(variance, 0.0), first
 
 
@@ -213,8 +224,7 @@ def window_maximum(call: Call, x: Uncertain) -> Uncertain:
     """Max pooling."""
     sign = -1.0 if call.name.endswith("min") else 1.0
     windows = Windows(call.params, call.equation.outputs[0].shape)
-    # Padding never wins, and its square still fits into float32.
-    means = [windows.view(sign * x.mean, place, -1e15) for place in windows.places]
+    means = [windows.view(sign * x.mean, place, FAR_BELOW) for place in windows.places]
     variances = [windows.view(x.variance, place, 0.0) for place in windows.places]
     small = len(means) <= LARGEST_WINDOW
     pooled = {a for a, n in enumerate(windows.window) if n > 1}

@@ -12,6 +12,7 @@ from jax import Array
 
 from secateur.equations import primitives
 from secateur.propagation.covariances import NO_LOADS
+from secateur.propagation.rules.maxima import FAR_BELOW
 from secateur.propagation.rules.registry import Call, declare
 from secateur.propagation.uncertain_values import Uncertain, as_uncertain, merge_static
 
@@ -19,7 +20,6 @@ from secateur.propagation.uncertain_values import Uncertain, as_uncertain, merge
 # model.
 _MOST_WORK = 40_000
 _NODES = 32
-_FAR_BELOW = -1e15  # stands for −∞ where its square has to fit into float32
 
 
 def _deviation(variance: Array) -> Array:
@@ -188,7 +188,7 @@ def segment_maximum(call: Call, x: Any, places: Any, update: Any) -> Uncertain |
     plain = jax.lax.scatter_max(mx, places, mu, numbers, **params)
     certain = width <= 1e3 * jnp.finfo(mx.dtype).eps * jnp.abs(high)
     mean = jnp.where(certain, plain, high - first)
-    mean = jnp.where(high <= 0.5 * _FAR_BELOW, -jnp.inf, mean)
+    mean = jnp.where(high <= 0.5 * FAR_BELOW, -jnp.inf, mean)
     variance = jnp.where(certain, 0.0, jnp.maximum(second - first * first, 0.0))
     merged = merge_static(operands)
     return replace(merged, mean=sign * mean, variance=variance, entangled=entangled)
@@ -196,4 +196,4 @@ def segment_maximum(call: Call, x: Any, places: Any, update: Any) -> Uncertain |
 
 def _prepared(operand: Any, sign: float) -> tuple[Array, Array]:
     value = as_uncertain(operand)
-    return jnp.maximum(sign * value.mean, _FAR_BELOW), _deviation(value.variance)
+    return jnp.maximum(sign * value.mean, FAR_BELOW), _deviation(value.variance)

@@ -20,6 +20,7 @@ from secateur.propagation.covariances import (
     move_neighbours,
     spread_neighbours,
 )
+from secateur.propagation.rules.choices import mix
 from secateur.propagation.rules.registry import Call, declare
 from secateur.propagation.uncertain_values import (
     Uncertain,
@@ -43,6 +44,8 @@ from secateur.propagation.unit_factors import (
 def move(call: Call, *operands: Any) -> Any:
     """Elements change places; none is computed with another."""
     name = call.name
+    if name == "select_n" and isinstance(operands[0], Uncertain):
+        return mix(call, *operands)
     places = range(1, len(operands)) if name == "select_n" else range(len(operands))
     data = primitives.DATA_OPERANDS.get(name, tuple(places))
     for position, operand in enumerate(operands):
