@@ -63,6 +63,7 @@ def prune_until(trained, data, last_epoch, **options):
         if update.epoch < update.epochs:
             return None
         done += update.epochs  # a round is over
+        print(f"  {done} epochs, free energy {update.free_energy:.0f}", flush=True)
         return "stop" if done >= last_epoch else None
 
     return sc.prune(trained, data, progress=False, callback=watch, **options)
@@ -139,12 +140,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--network", default="dense")
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--retrain-epochs", type=int, default=2)
+    parser.add_argument("--epochs", type=int, help="of the fit")
+    parser.add_argument("--retrain-epochs", type=int)
+    parser.add_argument("--gradual-rounds", type=int, default=RECIPES["trained"].gradual_rounds)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--most-epochs", type=int, default=30, help="in all")
-    parser.add_argument("--reports", type=int, default=1)
     parser.add_argument(
         "--method", choices=["secateur", "magnitude", "torch-pruning"], default="secateur"
     )
@@ -173,20 +174,22 @@ def main():
         )
 
     report("as it came", as_trained(model))
-    recipe = replace(RECIPES["trained"], retrain_epochs=options.retrain_epochs)
+    recipe = replace(
+        RECIPES["trained"],
+        retrain_epochs=options.retrain_epochs,
+        gradual_rounds=options.gradual_rounds,
+    )
     fitted = sc.fit(
         model, data, key=jax.random.key(0), recipe=recipe, epochs=options.epochs,
         batch_size=options.batch_size, rate=options.rate, learn_priors=options.priors,
         progress=False,
     )  # fmt: skip
     report("fitted", fitted)
-    pruned = fitted
-    for part in range(options.reports):  # the rounds of one prune, with reports in between
-        last = (
-            options.epochs + (part + 1) * (options.most_epochs - options.epochs) // options.reports
-        )
-        pruned = prune_until(pruned, data, last, key=jax.random.key(1 + part), what=options.what)
-        report(f"pruned, {len(pruned.rounds)} rounds", pruned)
+    pruned = prune_until(
+        fitted, data, options.most_epochs, key=jax.random.key(1), what=options.what,
+        checkpoint=options.folder / f"{options.network}.checkpoint",
+    )  # fmt: skip
+    report(f"pruned, {len(pruned.rounds)} rounds", pruned)
     print(pruned.table())
     sc.save(pruned, options.folder / f"{options.network}-pruned.safetensors")
 

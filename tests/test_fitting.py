@@ -447,7 +447,7 @@ def test_correlated_noise_is_not_taken_for_a_fit_trend():
 
 
 def test_the_rate_stays_and_falls_while_the_complexity_has_its_weight():
-    schedule = program.Schedule(0.1, 4.0, 10.0, 5.0, 1.0, 1.0)
+    schedule = program.Schedule(0.1, 0.0, 4.0, 10.0, 5.0, 1.0, 1.0)
     epochs = jnp.arange(16.0)
     rates = np.asarray(program.rate_at(schedule, epochs))
     np.testing.assert_allclose(rates[:11], 0.1, rtol=1e-6)

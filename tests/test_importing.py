@@ -194,7 +194,7 @@ def test_what_is_not_a_weight_is_certain():
 
 
 @pytest.mark.slow
-def test_whole_numbers_as_inputs():
+def test_whole_numbers_as_inputs(tmp_path):
     """An embedding; oracle: onnxruntime. The exported file takes whole numbers, too."""
     ort = pytest.importorskip("onnxruntime")
     from secateur.exports import ExportError, export, to_onnx
@@ -214,8 +214,12 @@ def test_whole_numbers_as_inputs():
     trained = as_trained(sc.BayesianModel(f, params, sc.GaussianLikelihood()))
     (mine,) = ort.InferenceSession(to_onnx(trained)).run(None, {"x": x})
     np.testing.assert_allclose(mine, truth, atol=1e-6)
+    sheet = export(trained, tmp_path / "small.onnx", inputs=x, measured=False)
+    assert (
+        sheet.accuracy.from_predict[0].largest < 1e-5
+    )  # from `predict`, on the same whole numbers
     with pytest.raises(ExportError, match="whole numbers"):
-        export(trained, "no.c", inputs=x)
+        export(trained, tmp_path / "no.c", inputs=x)
 
 
 def test_scales_are_weights_and_masks_are_not():

@@ -222,7 +222,9 @@ class GraphEvaluation:
             names = [v.name for v in graph.inputs]
             return self.run(graph, {**values, **dict(zip(names, inputs, strict=True))})
 
-        return evaluate_node(OperatorCall(node, run, self.file_rows, self.rows, self.lengths), operands)
+        return evaluate_node(
+            OperatorCall(node, run, self.file_rows, self.rows, self.lengths), operands
+        )
 
 
 def evaluate_node(call: OperatorCall, operands: Sequence[Any]) -> tuple[Any, ...]:

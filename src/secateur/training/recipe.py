@@ -54,6 +54,11 @@ class Recipe:
             about `retrain_steps` steps, and at least `fewest_epochs`.
         retrain_steps: See `retrain_epochs`.
         fewest_epochs: See `epochs`.
+        gradual_rounds: Number of rounds in which `prune` begins to cut while the weight of the
+            complexity still rises: it rises to 1 over the epochs of `fit` and of these rounds
+            together, and the rate does not fall meanwhile. With 0, `warm_steps` decides.
+        gradual_steps: Number of steps of each of these rounds, or `fewest_epochs` if these are
+            more.
         cooling: Share of the epochs in which the rate falls to 0; 0 keeps it constant.
         stops: Whether to begin cooling (or, without cooling, to end) once the free energy is level.
         samples: Number of draws that the final free energy averages, for sampling algorithms.
@@ -74,6 +79,8 @@ class Recipe:
     retrain_epochs: int | None = None
     retrain_steps: int = 15_000
     fewest_epochs: int = 60
+    gradual_rounds: int = 0
+    gradual_steps: int = 500
     cooling: float = 0.3
     stops: bool = True
     samples: int = 10
@@ -99,7 +106,8 @@ RECIPES = {
     ),
     # For networks that were trained elsewhere, whose data are not standardised. Most weights are
     # not needed; while they stay, they are noise to the others and narrow the prior that is learnt.
-    # So they are cut early, and training goes on between cuts.
+    # With the whole complexity at once, much of what the network has learnt would be lost to that
+    # before they are cut. So cutting begins early, and the complexity's weight rises slowly.
     "trained": Recipe(
         standardise_inputs=False,
         standardise_targets=False,
@@ -107,9 +115,11 @@ RECIPES = {
         rate=2e-3,
         full_rate_width=None,
         batch_size=128,
-        steps=2000,
-        retrain_steps=1000,
+        steps=1000,
+        retrain_steps=2000,
         fewest_epochs=1,
+        gradual_rounds=8,
+        samples=3,
     ),
 }
 
