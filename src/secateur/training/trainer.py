@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from secateur.beliefs import believe
 from secateur.model import BayesianModel
 from secateur.progress import Progress, ProgressUpdate
 from secateur.propagation import draws
@@ -26,7 +27,7 @@ from secateur.training.layout import flatten_priors, lay_out
 from secateur.training.objective import FreeEnergy
 from secateur.training.planning import Planner
 from secateur.training.program import Constants, EpochRecord, ProgramSpec, Schedule, TrainingState
-from secateur.training.recipe import Recipe, Training, make_adam
+from secateur.training.recipe import Recipe, Training, find_rate_scales, make_adam
 from secateur.training.scaling import Scaling
 from secateur.training.sources import Arrays, Stream, make_scaling
 from secateur.training.timetable import Pace, Timetable
@@ -79,7 +80,9 @@ class Trainer:
         self._flat_priors = _flatten_all_priors(layout, priors, training.prior_groups is not None)
         self.scalings = scalings or self._make_scalings()
         batch_size = min(recipe.batch_size, source.size)
-        optimiser = training.optimiser or make_adam(layout, recipe.full_rate_width)
+        start = believe(model.params, variance=1.0, where=model.where)
+        scales = find_rate_scales(recipe, start)
+        optimiser = training.optimiser or make_adam(layout, recipe.full_rate_width, scales)
         self.spec = ProgramSpec(
             model.f,
             model.inference,
