@@ -253,6 +253,19 @@ def test_a_file_for_one_row_takes_several():
         g(params, np.zeros((5, 2, 3), np.float32)[:, :, :])
 
 
+@pytest.mark.parametrize("shape", [(-1, 6, 2, 2), (0, 6, 4), (6, -1, 4)])
+def test_sequences_of_another_length_than_the_file_says(shape):
+    """Exporters write the length of their example into shapes; oracle: NumPy."""
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
+    arrays = [numpy_helper.from_array(np.array(shape, np.int64), "shape")]
+    ends = [value("x", "N", 6, 4)], [value("y", *"ABCD"[: len(shape)])]
+    f, params = from_onnx(model(nodes, arrays, *ends))
+    for length in (6, 4, 1):
+        x = np.random.default_rng(0).normal(size=(3, length, 4)).astype(np.float32)
+        expected = [length if n == 6 else 3 if n == 0 else n for n in shape]
+        np.testing.assert_array_equal(f(params, x), x.reshape(expected))
+
+
 def test_the_last_softmax_comes_off_and_back():
     nodes = [helper.make_node("Gemm", ["x", "w"], ["l"], transB=1),
              helper.make_node("Softmax", ["l"], ["y"], axis=-1)]  # fmt: skip

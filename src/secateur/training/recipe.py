@@ -212,8 +212,8 @@ def make_adam(
     steps = [optax.scale_by_adam(), optax.scale(-1.0)]
     if any(factor < 1 for factor in factors):
         vectors = layout.vectors([np.float32(factor) for factor in factors])
-        scales = [v[:1] if (v == v[0]).all() else v for v in vectors]
-        steps.append(optax.stateless(lambda updates, _: _scale_means(scales, updates)))
+        by_vector = [v[:1] if (v == v[0]).all() else v for v in vectors]
+        steps.append(optax.stateless(lambda updates, _: _scale_means(by_vector, updates)))
     return optax.chain(*steps)
 
 

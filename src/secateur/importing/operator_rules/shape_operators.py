@@ -91,7 +91,11 @@ def _other_lengths(call: OperatorCall, x: Any, sizes: list[int]) -> list[int]:
     PyTorch's exporter writes the length of the example's sequences into the shapes within. Where
     such a shape does not fit, and fits with one length in the place of another, that is meant.
     """
-    if not call.lengths or is_known(x) or _fits(x, sizes):
+    if not call.lengths or is_known(x):
+        return sizes
+    is_open = -1 in sizes  # then a wrong length may fit, too
+    is_strange = any(n in call.lengths and n not in x.shape for n in sizes)
+    if _fits(x, sizes) and not (is_open and is_strange):
         return sizes
     choices = [
         [*sizes[:axis], call.lengths[n], *sizes[axis + 1 :]]
@@ -104,7 +108,7 @@ def _other_lengths(call: OperatorCall, x: Any, sizes: list[int]) -> list[int]:
 
 def _fits(x: Any, sizes: list[int]) -> bool:
     count, known = math.prod(x.shape), math.prod(n for n in sizes if n != -1)
-    return count == known if -1 not in sizes else known > 0 and count % known == 0
+    return known > 0 and count % known == 0 if -1 in sizes else count == known
 
 
 @operator("Flatten")
