@@ -266,6 +266,19 @@ def test_sequences_of_another_length_than_the_file_says(shape):
         np.testing.assert_array_equal(f(params, x), x.reshape(expected))
 
 
+def test_numbers_of_16_bits():
+    """Oracle: NumPy. (No warning of a limit that numbers of 16 bits cannot hold.)"""
+    weights = np.arange(6, dtype=np.float16).reshape(2, 3)
+    nodes = [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)]
+    ends = (
+        [value("x", "N", 3, kind=TensorProto.FLOAT16)],
+        [value("y", "N", 2, kind=TensorProto.FLOAT16)],
+    )
+    f, params = from_onnx(model(nodes, [numpy_helper.from_array(weights, "w")], *ends))
+    assert list(params) == ["w"]
+    np.testing.assert_array_equal(f(params, np.ones((1, 3), np.float16)), [[3, 12]])
+
+
 def test_the_last_softmax_comes_off_and_back():
     nodes = [helper.make_node("Gemm", ["x", "w"], ["l"], transB=1),
              helper.make_node("Softmax", ["l"], ["y"], axis=-1)]  # fmt: skip

@@ -316,7 +316,9 @@ def find_weights(graph: OnnxGraph) -> tuple[str, ...]:
 
 
 def _may_be_weight(array: np.ndarray) -> bool:
-    return array.dtype.kind == "f" and array.size > 1 and bool(np.all(np.abs(array) < _MASKING))
+    if array.dtype.kind != "f" or array.size <= 1:
+        return False
+    return bool(np.all(np.abs(array.astype(np.float32)) < _MASKING))  # too large for float16
 
 
 def _is_neutral(graph: OnnxGraph, names: Sequence[str]) -> bool:
