@@ -9,11 +9,12 @@ as it came and after pruning, with the weights that are left. All have the same 
 all. What each must be told beside the data:
 
 - secateur: nothing. (It reads the ONNX file, and writes NAME-pruned.safetensors.)
-- magnitude: how many weights shall be left, of all layers together. The smallest are cut in ten
-  stages, an epoch each; the rest of the epochs follow.
+- magnitude: how many weights shall be left, of all layers together. The smallest are cut in
+  --stages stages, an epoch each; the rest of the epochs follow. With --decay, Adam decays weights.
 - torch-pruning (the package Torch-Pruning, whole units by the norm of their weights): the ratio,
-  found here by bisection from the number of weights; which layers to leave alone; an example input;
-  the number of stages. The rest as before.
+  found here by bisection from the number of weights, for all layers together or, with --uniform,
+  the same for each; which layers to leave alone; an example input; the number of stages. The rest
+  as before.
 """
 
 import argparse
@@ -63,6 +64,7 @@ def prune_until(trained, data, last_epoch, **options):
         if update.epoch < update.epochs:
             return None
         done += update.epochs  # a round is over
+        print(f"  {done} epochs, free energy {update.free_energy:.0f}", flush=True)
         return "stop" if done >= last_epoch else None
 
     return sc.prune(trained, data, progress=False, callback=watch, **options)
@@ -83,10 +85,12 @@ def prune_in_torch(options, x, y, x_test, y_test):
     torch.manual_seed(0)
     module = NETWORKS[options.network]()
     module.load_state_dict(torch.load(options.folder / f"{options.network}.pt"))
-    stages, y, y_test = 10, y.astype(np.int64), y_test.astype(np.int64)
+    stages, y, y_test = options.stages, y.astype(np.int64), y_test.astype(np.int64)
     start, accuracy = time.perf_counter(), measure_accuracy(module, x_test, y_test)
     print(f"as it came: {count_nonzero(module)} weights, test accuracy {accuracy:.4f}")
-    settings = {"rate": options.rate, "batch_size": options.batch_size}
+    settings = {
+        "rate": options.rate, "batch_size": options.batch_size, "decay": options.decay
+    }  # fmt: skip
     if options.method == "magnitude":
         total, masks = count_nonzero(module), None
         for stage in range(1, stages + 1):
@@ -99,7 +103,8 @@ def prune_in_torch(options, x, y, x_test, y_test):
                     p.mul_(mask)
             train(module, x, y, epochs=1, masks=masks, **settings)
     else:
-        masks, pruner = None, make_pruner(module, find_ratio(module, options.weights, x), x, stages)
+        ratio = find_ratio(module, options.weights, x, options.uniform)
+        masks, pruner = None, make_pruner(module, ratio, x, stages, options.uniform)
         for _ in range(stages):
             pruner.step()
             train(module, x, y, epochs=1, **settings)
@@ -112,24 +117,24 @@ def prune_in_torch(options, x, y, x_test, y_test):
     print(module)
 
 
-def make_pruner(module, ratio, x, stages):
+def make_pruner(module, ratio, x, stages, uniform):
     import torch
     import torch_pruning as tp
 
     last = [m for m in module.modules() if isinstance(m, torch.nn.Linear)][-1]
     return tp.pruner.MagnitudePruner(
         module, torch.from_numpy(x[:1]), importance=tp.importance.MagnitudeImportance(p=2),
-        global_pruning=True, pruning_ratio=ratio, iterative_steps=stages, ignored_layers=[last],
-        max_pruning_ratio=0.99,
+        global_pruning=not uniform, pruning_ratio=ratio, iterative_steps=stages,
+        ignored_layers=[last], max_pruning_ratio=0.99,
     )  # fmt: skip
 
 
-def find_ratio(module, weights, x):
+def find_ratio(module, weights, x, uniform):
     """The smallest ratio that leaves at most so many weights."""
     low, high = 0.0, 0.99
     for _ in range(12):
         ratio, trial = (low + high) / 2, copy.deepcopy(module)
-        make_pruner(trial, ratio, x, 1).step()
+        make_pruner(trial, ratio, x, 1, uniform).step()
         size = sum(p.numel() for p in trial.parameters())
         low, high = (low, ratio) if size <= weights else (ratio, high)
     return high
@@ -139,16 +144,19 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--network", default="dense")
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--retrain-epochs", type=int, default=2)
+    parser.add_argument("--epochs", type=int, help="of the fit")
+    parser.add_argument("--retrain-epochs", type=int)
+    parser.add_argument("--gradual-rounds", type=int, default=RECIPES["trained"].gradual_rounds)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--most-epochs", type=int, default=30, help="in all")
-    parser.add_argument("--reports", type=int, default=1)
     parser.add_argument(
         "--method", choices=["secateur", "magnitude", "torch-pruning"], default="secateur"
     )
     parser.add_argument("--weights", type=int, help="left by the other methods")
+    parser.add_argument("--stages", type=int, default=10, help="of the other methods")
+    parser.add_argument("--decay", type=float, default=0.0, help="of the other methods")
+    parser.add_argument("--uniform", action="store_true", help="Torch-Pruning: layer by layer")
     parser.add_argument("--inference", default="local")
     parser.add_argument("--priors", default="leaves")
     parser.add_argument("--what", default="weights")
@@ -173,20 +181,22 @@ def main():
         )
 
     report("as it came", as_trained(model))
-    recipe = replace(RECIPES["trained"], retrain_epochs=options.retrain_epochs)
+    recipe = replace(
+        RECIPES["trained"],
+        retrain_epochs=options.retrain_epochs,
+        gradual_rounds=options.gradual_rounds,
+    )
     fitted = sc.fit(
         model, data, key=jax.random.key(0), recipe=recipe, epochs=options.epochs,
         batch_size=options.batch_size, rate=options.rate, learn_priors=options.priors,
         progress=False,
     )  # fmt: skip
     report("fitted", fitted)
-    pruned = fitted
-    for part in range(options.reports):  # the rounds of one prune, with reports in between
-        last = (
-            options.epochs + (part + 1) * (options.most_epochs - options.epochs) // options.reports
-        )
-        pruned = prune_until(pruned, data, last, key=jax.random.key(1 + part), what=options.what)
-        report(f"pruned, {len(pruned.rounds)} rounds", pruned)
+    pruned = prune_until(
+        fitted, data, options.most_epochs, key=jax.random.key(1), what=options.what,
+        checkpoint=options.folder / f"{options.network}.checkpoint",
+    )  # fmt: skip
+    report(f"pruned, {len(pruned.rounds)} rounds", pruned)
     print(pruned.table())
     sc.save(pruned, options.folder / f"{options.network}-pruned.safetensors")
 

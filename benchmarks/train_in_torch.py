@@ -59,10 +59,10 @@ def measure_accuracy(module, x, y):
     return float((torch.cat(answers).numpy() == y).mean())
 
 
-def train(module, x, y, *, epochs, rate=1e-3, batch_size=64, masks=None):
-    """Train a module; masks, by parameter, keep weights at 0."""
+def train(module, x, y, *, epochs, rate=1e-3, batch_size=64, masks=None, decay=0.0):
+    """Train a module; masks, by parameter, keep weights at 0; decay is AdamW's, beside the rate."""
     x, y = torch.from_numpy(x), torch.from_numpy(y)
-    optimiser = torch.optim.Adam(module.parameters(), lr=rate)
+    optimiser = torch.optim.AdamW(module.parameters(), lr=rate, weight_decay=decay)
     steps = epochs * (len(x) // batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     module.train()

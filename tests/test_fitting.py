@@ -16,7 +16,13 @@ from secateur.training import program
 from secateur.training.batches import deal, shuffle
 from secateur.training.coordinates import Coordinates
 from secateur.training.layout import assemble, flat_complexity, flatten_priors, lay_out
-from secateur.training.recipe import RECIPES, Training, make_adam, make_initial_beliefs
+from secateur.training.recipe import (
+    RECIPES,
+    Training,
+    find_rate_scales,
+    make_adam,
+    make_initial_beliefs,
+)
 from secateur.training.sources import Arrays, make_scaling
 from secateur.training.timetable import fit_trend
 from secateur.training.trainer import Trainer
@@ -359,6 +365,31 @@ def test_wide_leaves_move_more_slowly():
             np.testing.assert_allclose(steps, -1.0, rtol=1e-5)
 
 
+def test_rates_and_deviations_follow_small_weights():
+    """Rates at most 5 % of the weights' size, in powers of two; deviations at most 20 % of it."""
+    recipe = replace(RECIPES["trained"], rate=2e-3)
+    params = {"small": jnp.full((3, 4), 1e-3), "large": jnp.ones((3, 4)), "zero": jnp.zeros(4)}
+    beliefs = sc.believe(params, variance=1.0)
+    scales = dict(zip(sorted(params), find_rate_scales(recipe, beliefs), strict=True))
+    assert scales == {"large": 1.0, "small": 2.0**-6, "zero": 1.0}  # 0.05 · 0.001 / 0.002 = 1/40
+    start = make_initial_beliefs(
+        recipe, KEY, beliefs, sc.priors(beliefs, sc.Normal(0.0, 1.0)), redraw=False
+    )
+    deviations = {name: np.sqrt(q.variance).max() for name, q in start.items()}
+    np.testing.assert_allclose(deviations["small"], 0.2 * 1e-3, rtol=1e-6)
+    np.testing.assert_allclose(deviations["large"], np.exp(-4.5), rtol=1e-6)
+    np.testing.assert_allclose(deviations["zero"], np.exp(-4.5), rtol=1e-6)
+    layout, flat, _ = lay_out(beliefs)
+    weights = Coordinates.from_beliefs(flat)
+    optimiser = make_adam(layout, None, find_rate_scales(recipe, beliefs))
+    moved = (weights, None)
+    gradient = jax.tree.map(lambda a: np.full_like(a, 7.0), moved)
+    (update, _), _ = optimiser.update(gradient, optimiser.init(moved), moved)
+    means = layout.build_tree([place.take(update.means) for place in layout.places], [])
+    for name, scale in scales.items():
+        np.testing.assert_allclose(means[name], -scale, rtol=1e-5)
+
+
 def test_the_papers_recipe_is_the_papers():
     recipe = RECIPES["paper"]
     assert (recipe.rate, recipe.batch_size, recipe.epochs) == (1e-2, 16, 750)
@@ -447,7 +478,7 @@ def test_correlated_noise_is_not_taken_for_a_fit_trend():
 
 
 def test_the_rate_stays_and_falls_while_the_complexity_has_its_weight():
-    schedule = program.Schedule(0.1, 4.0, 10.0, 5.0, 1.0, 1.0)
+    schedule = program.Schedule(0.1, 0.0, 4.0, 10.0, 5.0, 1.0, 1.0)
     epochs = jnp.arange(16.0)
     rates = np.asarray(program.rate_at(schedule, epochs))
     np.testing.assert_allclose(rates[:11], 0.1, rtol=1e-6)

@@ -194,7 +194,7 @@ def test_what_is_not_a_weight_is_certain():
 
 
 @pytest.mark.slow
-def test_whole_numbers_as_inputs():
+def test_whole_numbers_as_inputs(tmp_path):
     """An embedding; oracle: onnxruntime. The exported file takes whole numbers, too."""
     ort = pytest.importorskip("onnxruntime")
     from secateur.exports import ExportError, export, to_onnx
@@ -214,8 +214,11 @@ def test_whole_numbers_as_inputs():
     trained = as_trained(sc.BayesianModel(f, params, sc.GaussianLikelihood()))
     (mine,) = ort.InferenceSession(to_onnx(trained)).run(None, {"x": x})
     np.testing.assert_allclose(mine, truth, atol=1e-6)
+    sheet = export(trained, tmp_path / "small.onnx", inputs=x, measured=False)
+    # The difference from `predict`, on the same integers.
+    assert sheet.accuracy.from_predict[0].largest < 1e-5
     with pytest.raises(ExportError, match="integers as inputs"):
-        export(trained, "no.c", inputs=x)
+        export(trained, tmp_path / "no.c", inputs=x)
 
 
 def test_scales_are_weights_and_masks_are_not():
@@ -247,6 +250,32 @@ def test_a_file_for_one_row_takes_several():
     g, params = from_onnx(model(nodes, arrays[:1], [value("x", 1, 2, 3)], [value("y", 1, 2)]))
     with pytest.raises(OnnxError, match="dynamic"):
         g(params, np.zeros((5, 2, 3), np.float32)[:, :, :])
+
+
+@pytest.mark.parametrize("shape", [(-1, 6, 2, 2), (0, 6, 4), (6, -1, 4)])
+def test_sequences_of_another_length_than_the_file_says(shape):
+    """Exporters write the length of their example into shapes; oracle: NumPy."""
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
+    arrays = [numpy_helper.from_array(np.array(shape, np.int64), "shape")]
+    ends = [value("x", "N", 6, 4)], [value("y", *"ABCD"[: len(shape)])]
+    f, params = from_onnx(model(nodes, arrays, *ends))
+    for length in (6, 4, 1):
+        x = np.random.default_rng(0).normal(size=(3, length, 4)).astype(np.float32)
+        expected = [length if n == 6 else 3 if n == 0 else n for n in shape]
+        np.testing.assert_array_equal(f(params, x), x.reshape(expected))
+
+
+def test_numbers_of_16_bits():
+    """Oracle: NumPy. (No warning of a limit that numbers of 16 bits cannot hold.)"""
+    weights = np.arange(6, dtype=np.float16).reshape(2, 3)
+    nodes = [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)]
+    ends = (
+        [value("x", "N", 3, kind=TensorProto.FLOAT16)],
+        [value("y", "N", 2, kind=TensorProto.FLOAT16)],
+    )
+    f, params = from_onnx(model(nodes, [numpy_helper.from_array(weights, "w")], *ends))
+    assert list(params) == ["w"]
+    np.testing.assert_array_equal(f(params, np.ones((1, 3), np.float16)), [[3, 12]])
 
 
 def test_the_last_softmax_comes_off_and_back():

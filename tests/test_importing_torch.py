@@ -122,6 +122,19 @@ def test_convolutions_with_batch_normalisation():
     assert after < before
 
 
+def test_weights_that_onnx_gives_further_axes():
+    """GroupNorm's scale has axes of length 1 in the file. Oracle: PyTorch."""
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(2, 4, 3), torch.nn.GroupNorm(2, 4), torch.nn.ReLU(), torch.nn.Flatten(),
+        torch.nn.Linear(144, 2),
+    )  # fmt: skip
+    torch.nn.init.normal_(module[1].weight)
+    x = np.random.default_rng(0).normal(size=(4, 2, 8, 8)).astype(np.float32)
+    trained = as_trained(sc.BayesianModel(*sc.from_torch(module, x[:2]), inference="local"))
+    again = sc.to_torch(trained, module)
+    np.testing.assert_allclose(answers(again, x), answers(module, x), atol=1e-5)
+
+
 def test_a_module_that_is_another_one():
     module = torch.nn.Sequential(torch.nn.Linear(3, 2))
     trained = as_trained(sc.BayesianModel(*sc.from_torch(module, np.zeros((1, 3), np.float32))))

@@ -250,7 +250,7 @@ def fit_runs(
         try:
             state, records, timetable = trainer.train(
                 trainer.restart(state),
-                trainer.plan_training(),
+                trainer.planner.plan_training(),
                 progress=progress,
                 checkpoint=checkpoint,
             )

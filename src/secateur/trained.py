@@ -71,7 +71,8 @@ class Round:
         before: Number of weights before the round.
         changed: Number of weights that were cut or grown.
         estimated: Change of the free energy that Bayesian model reduction expected.
-        at_once: Actual change right after the move, before any training.
+        at_once: Actual change right after the move, before any training; nan in rounds that are
+            not judged (`Recipe.gradual_rounds`), whose free energy is that of their last epoch.
         trained: Actual change after training; nan if there was nothing left to train.
         free_energy: Free energy at the end of the round, whether or not it was kept.
         complexity: Complexity of weights and noise at the end of the round.
@@ -277,7 +278,7 @@ def _tabulate_rounds(rounds: Sequence[Round]) -> str:
         changes = (r.estimated, r.at_once, r.divergence, r.trained)
         ends = (r.free_energy, r.complexity, r.accuracy, r.seconds)
         cells = (str(number), r.move, str(r.changed), str(r.left))
-        numbers = (f"{value:.1f}" for value in (*changes, *ends))
+        numbers = ("–" if math.isnan(v) else f"{v:.1f}" for v in (*changes, *ends))
         end = "" if r.kept else "undone"
         rows.append((*cells, *numbers, "forced" if r.kept and r.forced else end))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

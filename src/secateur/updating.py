@@ -103,8 +103,9 @@ def update(
     )
     trainer, state = resume([start], open_data(data, trained, size), keys=[key])
     state = _redraw_idle(trainer, state, first_priors, key)
+    planner = trainer.planner
     timetable = (
-        trainer.plan_training(warm=False) if epochs is None else trainer.plan_retraining(epochs)
+        planner.plan_training(warm=False) if epochs is None else planner.plan_retraining(epochs)
     )
     with Progress("update", show=progress, callback=callback) as shown:
         try:

@@ -59,7 +59,7 @@ def prune(
         int | None, typer.Option("--batch-size", help="Rows in a step; by default 128.", min=1)
     ] = None,
     rate: Annotated[
-        float | None, typer.Option("--rate", help="Highest learning rate; by default 0.001.")
+        float | None, typer.Option("--rate", help="Highest learning rate; by default 0.002.")
     ] = None,
     held_out: Annotated[
         float,

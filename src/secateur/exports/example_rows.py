@@ -24,9 +24,15 @@ def find_row_shape(trained: Trained, inputs: Any) -> tuple[int, ...]:
     Raises:
         ExportError: The shape is not known.
     """
+    network = trained.model.f
+    has_several = isinstance(network, ImportedFunction) and len(network.inputs) > 1
+    if has_several or isinstance(inputs, dict):
+        raise ExportError(
+            "models with several inputs cannot be exported. Join them into one array, which the "
+            "function takes apart."
+        )
     if inputs is not None:
         return tuple(np.shape(inputs)[1:])
-    network = trained.model.f
     if isinstance(network, Dense):
         return (network.inputs,)
     if isinstance(network, Gru):

@@ -86,7 +86,7 @@ class ImportedFunction:
         values = self._bind(x)
         known = {**self.graph.arrays, **{name: params[name] for name in self.weights}}
         rows = next((np.shape(v)[0] for v in values.values() if np.ndim(v)), None)
-        evaluation = GraphEvaluation(self.file_rows, rows)
+        evaluation = GraphEvaluation(self.file_rows, rows, self._other_lengths(values))
         try:
             results = evaluation.run(self.graph, {**known, **values})
             self._check(results, rows)
@@ -123,6 +123,17 @@ class ImportedFunction:
                     f"{_spell(value.shape)}."
                 )
         return dict(zip(names, map(jnp.asarray, arrays), strict=True))
+
+    def _other_lengths(self, values: dict[str, Any]) -> dict[int, int]:
+        """Return lengths of axes that the file fixes and the data do not have, with the data's."""
+        return {
+            wanted: length
+            for value in self.graph.inputs
+            for wanted, length in zip(
+                (value.shape or ())[1:], np.shape(values[value.name])[1:], strict=False
+            )
+            if isinstance(wanted, int) and wanted != length
+        }
 
     def _check(self, results: Sequence[Any], rows: int | None) -> None:
         """Refuse results that a file for a fixed number of rows has mixed."""
@@ -172,10 +183,13 @@ class GraphEvaluation:
     Args:
         file_rows: Number of rows that the file was written for, or None.
         rows: Number of rows of the input.
+        lengths: See `OperatorCall`.
     """
 
-    def __init__(self, file_rows: int | None, rows: int | None) -> None:
-        self.file_rows, self.rows = file_rows, rows
+    def __init__(
+        self, file_rows: int | None, rows: int | None, lengths: dict[int, int] | None = None
+    ) -> None:
+        self.file_rows, self.rows, self.lengths = file_rows, rows, lengths or {}
 
     def run(self, graph: OnnxGraph, values: dict[str, Any]) -> list[Any]:
         """Return the outputs of a graph; values are those of its inputs, and of names outside."""
@@ -208,7 +222,9 @@ class GraphEvaluation:
             names = [v.name for v in graph.inputs]
             return self.run(graph, {**values, **dict(zip(names, inputs, strict=True))})
 
-        return evaluate_node(OperatorCall(node, run, self.file_rows, self.rows), operands)
+        return evaluate_node(
+            OperatorCall(node, run, self.file_rows, self.rows, self.lengths), operands
+        )
 
 
 def evaluate_node(call: OperatorCall, operands: Sequence[Any]) -> tuple[Any, ...]:

@@ -200,6 +200,7 @@ def _fill(torch: Any, layer: Any, arrays: dict[str, Any], path: str) -> None:
     if not given:
         return
     before = {name: tuple(t.shape) for name, t in layer.state_dict().items() if "." not in name}
+    given = {name: _drop_ones(a, before[name]) for name, a in given.items()}
     changed = any(tuple(a.shape) != before[name] for name, a in given.items())
     if changed:
         kind = type(layer).__name__
@@ -221,6 +222,12 @@ def _fill(torch: Any, layer: Any, arrays: dict[str, Any], path: str) -> None:
             layer.register_buffer(name, new)
     if hasattr(layer, "flatten_parameters"):
         layer.flatten_parameters()
+
+
+def _drop_ones(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return an array in the shape of a tensor, if they differ by axes of length 1 only."""
+    lengths = [[n for n in s if n != 1] for s in (array.shape, shape)]
+    return array.reshape(shape) if lengths[0] == lengths[1] else array
 
 
 def _check_recurrent(kind: str, arrays: dict[str, Any], path: str) -> None:

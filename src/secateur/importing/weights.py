@@ -301,6 +301,8 @@ def find_weights(graph: OnnxGraph) -> tuple[str, ...]:
             names = list(node.inputs[2 + node.attributes["states"] :])
         else:
             names = [node.inputs[i] for i in _PLACES.get(node.kind, ()) if i < len(node.inputs)]
+            if node.kind == "InstanceNormalization" and _is_neutral(graph, names):
+                names = []  # PyTorch's GroupNorm, whose own scale and bias follow
         if node.kind in ("Add", "Sub", "Mul") and any(n in after for n in node.inputs):
             names = list(node.inputs)
         if node.kind == "Mul":
@@ -314,7 +316,15 @@ def find_weights(graph: OnnxGraph) -> tuple[str, ...]:
 
 
 def _may_be_weight(array: np.ndarray) -> bool:
-    return array.dtype.kind == "f" and array.size > 1 and bool(np.all(np.abs(array) < _MASKING))
+    if array.dtype.kind != "f" or array.size <= 1:
+        return False
+    return bool(np.all(np.abs(array.astype(np.float32)) < _MASKING))  # too large for float16
+
+
+def _is_neutral(graph: OnnxGraph, names: Sequence[str]) -> bool:
+    """Whether a scale and a bias change nothing."""
+    pairs = zip(names, (1, 0), strict=False)
+    return all(n in graph.arrays and bool(np.all(graph.arrays[n] == v)) for n, v in pairs)
 
 
 def _is_mask(array: np.ndarray) -> bool:

@@ -23,6 +23,7 @@ from secateur.pruning.moves import (
     Change,
     Move,
     count_live,
+    join_moves,
     make_budget_cut,
     make_ranked_cut,
     make_weight_cut,
@@ -271,7 +272,8 @@ def _prune_runs(
             budget=None if budget.is_empty else budget,
         )
         prior = None if before is None else flatten_priors(layout, before.priors)
-        _run_moves(process, plan, prior, key)
+        fit_epochs = models[0].epochs if before is None and not models[0].rounds else None
+        _run_moves(process, plan, prior, key, fit_epochs)
         reasons = [plan.explain_end(rounds) for rounds in process.rounds]
         if progress.stopped:
             reasons = [f"pruning was stopped in round {process.number}"] * len(models)
@@ -287,7 +289,9 @@ def _prune_runs(
     return results
 
 
-def _run_moves(process: Process, plan: _Plan, prior: Any, key: Array) -> None:
+def _run_moves(
+    process: Process, plan: _Plan, prior: Any, key: Array, fit_epochs: int | None
+) -> None:
     """Repeat the moves of a plan until nothing is left to change."""
     trainer = process.trainer
     if plan.rate is not None:
@@ -296,6 +300,8 @@ def _run_moves(process: Process, plan: _Plan, prior: Any, key: Array) -> None:
         process.repeat("cut weights", cut, keep=True, once=True)
         return
     cuts = _make_cuts(trainer, plan, prior)
+    if fit_epochs is not None and plan.criterion == "bmr":
+        process.cut_gradually(" and ".join(cuts), join_moves(list(cuts.values())), fit_epochs)
 
     def cut_to_the_end() -> None:
         for name, move in cuts.items():

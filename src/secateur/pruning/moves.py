@@ -61,6 +61,20 @@ def make_weight_cut(spec: ProgramSpec, prior: Any = None) -> Move:
     return cut_weights
 
 
+def join_moves(moves: list[Move]) -> Move:
+    """Return the move that makes several, one after the other."""
+
+    def make_all(state: TrainingState, share: np.ndarray) -> Change:
+        changes = []
+        for move in moves:
+            changes.append(move(state, share))
+            state = changes[-1].state
+        columns = [np.asarray([c.changed for c in changes]), [c.estimated for c in changes]]
+        return Change(state, *(np.sum(np.asarray(c), axis=0) for c in columns))
+
+    return make_all
+
+
 def make_ranked_cut(live_weights: np.ndarray, criterion: str, rate: float) -> Move:
     """Return the move that cuts the lowest weights until a given fraction of all is removed.
 

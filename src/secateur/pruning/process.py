@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -16,11 +16,12 @@ from jax import Array
 from secateur.progress import Progress
 from secateur.pruning.budget import Budget
 from secateur.pruning.moves import Change, Move, count_live
+from secateur.pruning.rounds import decode_rounds, encode_round, make_gradual_round
 from secateur.trained import History, Round, make_history
 from secateur.training.checkpoint import Checkpoint
 from secateur.training.evaluation import Evaluation
 from secateur.training.program import EpochRecord, TrainingState
-from secateur.training.timetable import WORTH_MENTIONING
+from secateur.training.timetable import WORTH_MENTIONING, Timetable
 from secateur.training.trainer import NotFiniteError, Trainer
 
 # Number of standard errors that count as noise.
@@ -79,7 +80,7 @@ class Process:
             self._checkpoint = Checkpoint(checkpoint_path, fingerprint, work="pruning")
         self.current = self.best = self.snapshot = trainer.gather(state)
         self.rounds: list[list[Round]] = [[] for _ in range(self.runs)]
-        self.number = 0
+        self.number = self.gradual_rounds = 0
         self.going = np.ones(self.runs, bool)  # runs to which the next phases apply
         # Finished phases and attempts; those requested so far, which are fewer after an
         # interruption; and where the rounds of the current attempt begin, by run.
@@ -105,6 +106,48 @@ class Process:
     def _begin_phase(self) -> None:
         # By run: the fraction of candidates to change, and whether the phase continues.
         self.share, self.active = np.ones(self.runs), self.going.copy()
+
+    # --- gradual cutting ------------------------------------------------------------------------
+
+    def cut_gradually(self, name: str, move: Move, fit_epochs: int) -> None:
+        """Cut while the weight of the complexity still rises, if the recipe says so.
+
+        Free energies of these rounds are those of their last epoch of training. They are not
+        judged: what is best for a smaller weight of the complexity is not what is wanted.
+
+        Args:
+            name: What the move is called.
+            move: What to cut.
+            fit_epochs: Number of epochs of the fit.
+        """
+        trainer, count = self.trainer, self.trainer.recipe.gradual_rounds
+        if not count:
+            return
+        self._phases_asked += 1
+        if self._phases_asked <= self.phases:  # over before the process was interrupted
+            return
+        while self.gradual_rounds < count and not self._progress.stopped:
+            start_time, self.number = time.monotonic(), self.number + 1
+            weights, change = count_live(self.current), move(self.current, self.share)
+            title = f"{name}: {_format_range(np.asarray(change.changed))} of "
+            timetable = trainer.planner.plan_gradual_round(self.gradual_rounds, fit_epochs)
+            state, records = self._train(change.state, title + _format_range(weights), timetable)
+            if records is None:  # nothing is left
+                break
+            self.current, self.gradual_rounds = state, self.gradual_rounds + 1
+            seconds = time.monotonic() - start_time
+            for run, rounds in enumerate(self.rounds):
+                history = make_history(trainer, records, run)
+                before = self.judgement.free_energies[run]
+                rounds.append(
+                    make_gradual_round(name, change, run, weights, history, rounds, before, seconds)
+                )
+            self._save()
+        self.judgement = self._judge(self.current)
+        self._keep_best(np.ones(self.runs, bool), self.current, self.judgement)
+        if not self._progress.stopped:
+            self.phases += 1
+            self._save()
 
     # --- phases ---------------------------------------------------------------------------------
 
@@ -193,9 +236,14 @@ class Process:
         weights = count_live(self.current)
         start = _choose_states(self.active, change.state, self.current)
         at_once = self._judge(start)
-        title = f"round {self.number}, {name}: {_format_range(changed[self.active])} of "
+        title = f"{name}: {_format_range(changed[self.active])} of "
         title += _format_range(weights[self.active])
-        trained, records = self._train(start, title, from_scratch=name.startswith("grow"))
+        planner = self.trainer.planner
+        if name.startswith("grow"):
+            timetable = planner.plan_training(warm=not self.trainer.recipe.gradual_rounds)
+        else:
+            timetable = planner.plan_retraining(self._epochs)
+        trained, records = self._train(start, title, timetable)
         after = self._judge(trained) if records is not None else at_once
         is_better = after.free_energies <= at_once.free_energies
         lower_end = _choose_states(is_better, trained, start)
@@ -253,7 +301,7 @@ class Process:
         return self._budget.grade(self.trainer, state, judgement.evaluations)
 
     def _train(
-        self, start: TrainingState, title: str, *, from_scratch: bool
+        self, start: TrainingState, title: str, timetable: Timetable
     ) -> tuple[TrainingState, EpochRecord | None]:
         """Train all runs again; without records if there is nothing to train."""
         if not count_live(start).any():
@@ -261,11 +309,7 @@ class Process:
         trainer = self.trainer
         key = jax.random.fold_in(self._key, self.number)
         keys = key[None] if self.runs == 1 else jax.random.split(key, self.runs)
-        if from_scratch:
-            timetable = trainer.plan_training()
-        else:
-            timetable = trainer.plan_retraining(self._epochs)
-        self._progress.retitle(title)
+        self._progress.retitle(f"round {self.number}, {title}")
         checkpoint = None
         if self._path is not None:
             # A checkpoint that is left over from another round is ignored.
@@ -313,11 +357,12 @@ class Process:
         }
         facts = {
             "number": self.number,
+            "gradual_rounds": self.gradual_rounds,
             "phases": self.phases,
             "attempts": self.attempts,
             "attempts_over": self.attempts_over,
             "starts": self.starts,
-            "rounds": [[_encode_round(r) for r in rounds] for rounds in self.rounds],
+            "rounds": [[encode_round(r) for r in rounds] for rounds in self.rounds],
         }
         self._checkpoint.write(tree, facts)
 
@@ -337,27 +382,12 @@ class Process:
         self.current, self.best, self.snapshot = map(self.trainer.place, tree["states"])
         self.share, self.active, self.going = (tree[n] for n in ("share", "active", "going"))
         self.number, self.phases = facts["number"], facts["phases"]
+        self.gradual_rounds = facts["gradual_rounds"]
         self.attempts, self.starts = facts["attempts"], facts["starts"]
         self.attempts_over = facts["attempts_over"]
         for run, rounds in enumerate(facts["rounds"]):
-            self.rounds[run] = _decode_rounds(rounds, tree["histories"][run])
+            self.rounds[run] = decode_rounds(rounds, tree["histories"][run])
         return True
-
-
-def _encode_round(r: Round) -> dict[str, Any]:
-    length = None if r.history is None else len(r.history)
-    return asdict(replace(r, history=None)) | {"history": length}
-
-
-def _decode_rounds(rounds: list[dict[str, Any]], histories: np.ndarray) -> list[Round]:
-    decoded, start = [], 0
-    for facts in rounds:
-        history, length = None, facts["history"]
-        if length is not None:
-            history = History(*histories[:, start : start + length])
-            start += length
-        decoded.append(Round(**facts | {"history": history}))
-    return decoded
 
 
 def _choose_states(yes: np.ndarray, new: TrainingState, old: TrainingState) -> TrainingState:

@@ -77,6 +77,7 @@ class Schedule(NamedTuple):
     """Numbers that control an epoch."""
 
     rate: Any
+    epochs_before: Any  # epochs of warming before this training
     warm_epochs: Any  # over which the weight of the complexity rises from 0 to 1
     cool_start: Any  # the epoch in which the rate begins to fall, or inf
     cool_epochs: Any
@@ -167,7 +168,8 @@ def rate_at(schedule: Schedule, epoch: ArrayLike, xp: Any = jnp) -> Any:
 
 def warmth_at(schedule: Schedule, epoch: ArrayLike) -> Array:
     """Return the weight of the complexity at a time in epochs."""
-    return jnp.clip(epoch / jnp.maximum(schedule.warm_epochs, 1e-9), 0, 1)
+    warm_for = schedule.epochs_before + epoch
+    return jnp.clip(warm_for / jnp.maximum(schedule.warm_epochs, 1e-9), 0, 1)
 
 
 class Batch(NamedTuple):

@@ -20,7 +20,7 @@ from secateur.pytrees import PyTree, flatten_beliefs, is_belief
 from secateur.training.hierarchy import PriorGroups
 from secateur.training.layout import Layout, Place
 
-__all__ = ["RECIPES", "BeforeUpdate", "Recipe", "Training", "choose_recipe"]
+__all__ = ["RECIPES", "BeforeUpdate", "Recipe", "Training", "choose_recipe", "find_rate_scales"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,9 @@ class Recipe:
             such as zeros, are drawn so that they keep the size of their input). A number draws all
             means from N(0, number²).
         initial_deviation: Standard deviation of every weight at the start. None is the prior's.
+        relative_deviation: Largest standard deviation of a weight at the start, as a share of the
+            root mean square of its leaf's means, for networks whose inputs or weights have scales
+            of their own. None sets no limit.
         noise_prior: Shape and rate of the Gamma prior of a Gaussian likelihood's precisions, for a
             likelihood without a prior of its own. The default is wide: where targets are nearly
             free of noise, Gamma(1, 1) would keep the noise at a tenth of their deviation.
@@ -44,6 +47,8 @@ class Recipe:
         rate: Learning rate of Adam.
         full_rate_width: Means of a leaf with a longer side than this move at a proportionally lower
             rate, because a unit sums over all its inputs. None moves all at the same rate.
+        relative_rate: Largest step of the means of a leaf as a share of their root mean square in
+            the model's params. None sets no limit.
         warm_steps: Number of steps (at most a quarter of all) over which the weight of the
             complexity rises from 0 to 1, so that units that have not learnt anything yet are not
             switched off.
@@ -54,6 +59,11 @@ class Recipe:
             about `retrain_steps` steps, and at least `fewest_epochs`.
         retrain_steps: See `retrain_epochs`.
         fewest_epochs: See `epochs`.
+        gradual_rounds: Number of rounds in which `prune` cuts while the weight of the complexity
+            still rises: it rises to 1 over the epochs of `fit` and of these rounds together, and
+            the rate stays constant meanwhile. With 0, `warm_steps` decides.
+        gradual_steps: Number of steps of each of these rounds, or `fewest_epochs` if these are
+            more.
         cooling: Fraction of the epochs over which the rate decays to 0; 0 keeps it constant.
         stops: Whether to begin cooling (or, without cooling, to end) once the free energy has
             levelled off.
@@ -64,10 +74,12 @@ class Recipe:
     standardise_targets: bool = True
     initial_means: str | float = "params"
     initial_deviation: float | None = 0.05
+    relative_deviation: float | None = None
     noise_prior: tuple[float, float] = (1.0, 0.01)
     conjugate_noise: bool = True
     rate: float = 2e-2
     full_rate_width: int | None = 50
+    relative_rate: float | None = None
     warm_steps: int = 15_000
     batch_size: int = 64
     epochs: int | None = None
@@ -75,6 +87,8 @@ class Recipe:
     retrain_epochs: int | None = None
     retrain_steps: int = 15_000
     fewest_epochs: int = 60
+    gradual_rounds: int = 0
+    gradual_steps: int = 500
     cooling: float = 0.3
     stops: bool = True
     samples: int = 10
@@ -99,18 +113,23 @@ RECIPES = {
         stops=False,
     ),
     # For networks that were trained elsewhere, whose data are not standardised. Most weights are
-    # not needed, but add noise to the others and narrow the learnt prior. So they are cut early,
-    # and training continues between cuts.
+    # not needed, but add noise to the others and narrow the learnt prior. With the full complexity
+    # from the start, the network would forget much before they are cut. So cutting begins early,
+    # and the weight of the complexity rises slowly.
     "trained": Recipe(
         standardise_inputs=False,
         standardise_targets=False,
         initial_deviation=math.exp(-4.5),
+        relative_deviation=0.2,
         rate=2e-3,
         full_rate_width=None,
+        relative_rate=0.05,
         batch_size=128,
-        steps=2000,
-        retrain_steps=1000,
+        steps=1000,
+        retrain_steps=2000,
         fewest_epochs=1,
+        gradual_rounds=8,
+        samples=3,
     ),
 }
 
@@ -176,7 +195,9 @@ class Training:
 
 
 @cache  # the same optimiser for the same layout, so that compiled programs are reused
-def make_adam(layout: Layout, full_rate_width: int | None) -> optax.GradientTransformation:
+def make_adam(
+    layout: Layout, full_rate_width: int | None, scales: tuple[float, ...] = ()
+) -> optax.GradientTransformation:
     """Return Adam of rate 1, slower for the means of wide layers.
 
     Adam moves every weight by about the same distance in a step, and a unit sums over all its
@@ -185,14 +206,34 @@ def make_adam(layout: Layout, full_rate_width: int | None) -> optax.GradientTran
     Args:
         layout: Layout of the weights.
         full_rate_width: See `Recipe`.
+        scales: Further factors of the rate of the means, by leaf; see `find_rate_scales`.
     """
     factors = [_rate_factor(place, full_rate_width) for place in layout.places]
+    if scales:
+        factors = [factor * scale for factor, scale in zip(factors, scales, strict=True)]
     steps = [optax.scale_by_adam(), optax.scale(-1.0)]
     if any(factor < 1 for factor in factors):
         vectors = layout.vectors([np.float32(factor) for factor in factors])
-        scales = [v[:1] if (v == v[0]).all() else v for v in vectors]
-        steps.append(optax.stateless(lambda updates, _: _scale_means(scales, updates)))
+        by_vector = [v[:1] if (v == v[0]).all() else v for v in vectors]
+        steps.append(optax.stateless(lambda updates, _: _scale_means(by_vector, updates)))
     return optax.chain(*steps)
+
+
+def find_rate_scales(recipe: Recipe, beliefs: PyTree) -> tuple[float, ...]:
+    """Return the factors of the rate, by uncertain leaf, that `Recipe.relative_rate` asks for.
+
+    They are powers of two, so that compiled programs are reused for weights of similar sizes.
+
+    Args:
+        recipe: See `Recipe`.
+        beliefs: Beliefs whose means are the model's params.
+    """
+    if recipe.relative_rate is None:
+        return ()
+    leaves = [np.asarray(q.mean) for q in flatten_beliefs(beliefs)[0] if is_belief(q)]
+    sizes = [float(np.sqrt(np.mean(np.square(a, dtype=np.float64)))) for a in leaves]
+    limits = [recipe.relative_rate * size / recipe.rate for size in sizes]
+    return tuple(2.0 ** math.floor(math.log2(n)) if 0 < n < 1 else 1.0 for n in limits)
 
 
 def _rate_factor(place: Place, width: int | None) -> float:
@@ -236,6 +277,9 @@ def make_initial_beliefs(
         mean = _initial_mean(recipe, own, weights, redraw)
         deviation = recipe.initial_deviation
         variance = np.asarray(prior.variance) if deviation is None else deviation**2
+        if recipe.relative_deviation is not None and np.any(mean):
+            limit = recipe.relative_deviation**2 * np.mean(np.square(mean, dtype=np.float64))
+            variance = np.minimum(variance, limit)
         new.append(
             Normal(
                 np.where(alive, mean, weights).astype(weights.dtype),

@@ -41,6 +41,7 @@ class Timetable:
         cooling: Fraction of the epochs for cooling.
         stops: Whether a level free energy ends the plateau.
         warm_epochs: Number of epochs over which the weight of the complexity rises.
+        epochs_before: Number of them that are over when training begins.
         cool_start: Epoch in which cooling began, or inf.
         cool_epochs: Number of epochs that cooling lasts.
         next_look: Epoch of the next look at the trend.
@@ -62,6 +63,7 @@ class Timetable:
     stop_reason: str = ""
     is_level: bool = True
     falling: list[int] = field(default_factory=list)
+    epochs_before: float = 0.0
 
     @classmethod
     def from_recipe(cls, recipe: Recipe, budget: int, steps: float) -> Timetable:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from secateur.beliefs import believe
 from secateur.model import BayesianModel
 from secateur.progress import Progress, ProgressUpdate
 from secateur.propagation import draws
@@ -24,8 +25,9 @@ from secateur.training.coordinates import Coordinates
 from secateur.training.evaluation import Evaluation, evaluate
 from secateur.training.layout import flatten_priors, lay_out
 from secateur.training.objective import FreeEnergy
+from secateur.training.planning import Planner
 from secateur.training.program import Constants, EpochRecord, ProgramSpec, Schedule, TrainingState
-from secateur.training.recipe import Recipe, Training, make_adam
+from secateur.training.recipe import Recipe, Training, find_rate_scales, make_adam
 from secateur.training.scaling import Scaling
 from secateur.training.sources import Arrays, Stream, make_scaling
 from secateur.training.timetable import Pace, Timetable
@@ -78,7 +80,9 @@ class Trainer:
         self._flat_priors = _flatten_all_priors(layout, priors, training.prior_groups is not None)
         self.scalings = scalings or self._make_scalings()
         batch_size = min(recipe.batch_size, source.size)
-        optimiser = training.optimiser or make_adam(layout, recipe.full_rate_width)
+        start = believe(model.params, variance=1.0, where=model.where)
+        scales = find_rate_scales(recipe, start)
+        optimiser = training.optimiser or make_adam(layout, recipe.full_rate_width, scales)
         self.spec = ProgramSpec(
             model.f,
             model.inference,
@@ -101,6 +105,7 @@ class Trainer:
             self.steps = steps_per_pass(source.size, batch_size)
         else:
             self.steps = source.steps_per_pass(batch_size)
+        self.planner = Planner(recipe, self.steps, source.blocks_per_pass, source.repeatable)
         self._rate = recipe.rate if training.optimiser is None else 1.0
         # What the change of units adds to the free energy, for each data set and then each run.
         log_jacobians = [
@@ -184,37 +189,6 @@ class Trainer:
     def _initial_noise(self) -> Any:
         noise = self.constants.likelihood.initial_noise(self.source.sample()[1])
         return jax.tree.map(lambda p: p.astype(self.spec.layout.dtype), noise)
-
-    def plan_training(self, *, warm: bool = True) -> Timetable:
-        """Return the timetable of a whole training.
-
-        Args:
-            warm: Whether the weight of the complexity rises slowly, as the recipe says. A prior
-                that was learnt before should count from the beginning.
-        """
-        return self._plan(self.recipe if warm else replace(self.recipe, warm_steps=0))
-
-    def plan_retraining(self, epochs: int | None) -> Timetable:
-        """Return the timetable for weights that have been trained before."""
-        recipe = self.recipe
-        return self._plan(
-            replace(
-                recipe,
-                epochs=recipe.retrain_epochs if epochs is None else epochs,
-                steps=recipe.retrain_steps,
-                warm_steps=0,
-            )
-        )
-
-    def _plan(self, recipe: Recipe) -> Timetable:
-        blocks = self.source.blocks_per_pass
-        if recipe.epochs is not None:
-            budget = recipe.epochs * blocks
-        else:
-            budget = max(recipe.fewest_epochs, blocks, recipe.steps * blocks // self.steps)
-        if not self.source.repeatable:
-            budget = min(budget, blocks)
-        return Timetable.from_recipe(recipe, budget, self.steps / blocks)
 
     # --- training -------------------------------------------------------------------------------
 
@@ -309,6 +283,7 @@ class Trainer:
     def _make_schedule(self, timetable: Timetable) -> Schedule:
         numbers = (
             self._rate,
+            timetable.epochs_before,
             timetable.warm_epochs,
             timetable.cool_start,
             timetable.cool_epochs,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax.numpy as jnp
@@ -35,12 +35,15 @@ class OperatorCall:
         run: Function that evaluates a graph among the node's attributes on values of its inputs.
         file_rows: Number of rows that the file was written for, or None for any.
         rows: Number of rows of the input.
+        lengths: Lengths of the inputs' other axes where the file has one that is fixed and the
+            data another: the file's and the data's.
     """
 
     node: OnnxNode
     run: Callable[[OnnxGraph, Sequence[Any]], list[Any]]
     file_rows: int | None = None
     rows: int | None = None
+    lengths: dict[int, int] = field(default_factory=dict)
 
     @property
     def version(self) -> int:

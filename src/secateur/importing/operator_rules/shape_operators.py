@@ -65,7 +65,7 @@ def _reshape(call: OperatorCall, x: Any, shape: Any = None) -> Any:
     target = call.attribute("shape") if shape is None else whole_numbers(shape, "a shape")
     copies = not call.attribute("allowzero", 0)
     sizes = [x.shape[i] if n == 0 and copies else n for i, n in enumerate(target)]
-    sizes = _other_rows(call, x, sizes)
+    sizes = _other_lengths(call, x, _other_rows(call, x, sizes))
     if isinstance(x, Directions):
         merged = x.merge_last(sizes)
         if merged is not None:
@@ -83,6 +83,32 @@ def _other_rows(call: OperatorCall, x: Any, sizes: list[int]) -> list[int]:
     if is_fixed and sizes and sizes[0] == call.file_rows and x.shape[:1] == (call.rows,):
         sizes = [call.rows, *sizes[1:]]  # type: ignore[list-item]
     return sizes
+
+
+def _other_lengths(call: OperatorCall, x: Any, sizes: list[int]) -> list[int]:
+    """Let a shape that was written for some number of frames hold for the number that there is.
+
+    PyTorch's exporter writes the length of the example's sequences into the shapes within. Where
+    such a shape does not fit, and fits with one length in the place of another, that is meant.
+    """
+    if not call.lengths or is_known(x):
+        return sizes
+    is_open = -1 in sizes  # then a wrong length may fit, too
+    is_strange = any(n in call.lengths and n not in x.shape for n in sizes)
+    if _fits(x, sizes) and not (is_open and is_strange):
+        return sizes
+    choices = [
+        [*sizes[:axis], call.lengths[n], *sizes[axis + 1 :]]
+        for axis, n in enumerate(sizes)
+        if n in call.lengths
+    ]
+    fitting = [choice for choice in choices if _fits(x, choice)]
+    return fitting[0] if len(fitting) == 1 else sizes
+
+
+def _fits(x: Any, sizes: list[int]) -> bool:
+    count, known = math.prod(x.shape), math.prod(n for n in sizes if n != -1)
+    return known > 0 and count % known == 0 if -1 in sizes else count == known
 
 
 @operator("Flatten")
