@@ -5,6 +5,8 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 
 import secateur as sc
 from secateur.caveats import find_caveats
@@ -12,6 +14,7 @@ from secateur.selection import (
     STRUCTURES,
     Candidate,
     Structure,
+    _choose_priors,
     _divide_structures,
     _is_linear,
     _make_start,
@@ -55,6 +58,7 @@ def test_the_evidence_chooses(selected):
     rows = selection.table()
     assert [r["chosen"] for r in rows].count(True) == 1
     assert [r["structure"] for r in rows][:2] == ["constant", "linear"]
+    assert rows[-1]["structure"] == "linear, with covariance"
 
 
 def test_candidates_are_networks_of_their_own(selected, tmp_path):
@@ -81,6 +85,79 @@ def test_a_constant_is_said_to_be_one(selected):
     assert bool(caveats) == (name == "constant")
     if caveats:
         assert "the model is a constant" in caveats[0]
+
+
+def test_priors_are_learnt_where_that_pays(selected):
+    """A precision for each input costs several nats, which a few units do not earn."""
+    _, selection = selected
+    learnt = {str(c): c.fitted.training.prior_groups for c in selection.candidates}
+    assert learnt["linear, with covariance"] == (None, None)
+    assert learnt["linear"] is None
+    assert learnt[str(NARROW)] is None
+    assert _choose_priors([Structure((50,), False)]) == "inputs"
+
+
+def test_the_linear_candidate_has_the_best_factors():
+    """Oracle: coordinate ascent on q(w) q(γ) q(λ) in NumPy, for nearly collinear inputs."""
+    rng = np.random.default_rng(3)
+    base = rng.normal(size=(30, 1))
+    x = base + 0.1 * rng.normal(size=(30, 4))
+    y = x @ np.array([[1.0], [-0.5], [0.8], [0.3]]) + 0.05 * rng.normal(size=(30, 1))
+    selection = select_structure(
+        (x, y), outputs=1, likelihood=sc.GaussianLikelihood(), key=jax.random.key(0),
+        structures=[LINEAR], prune=False, progress=False,
+    )  # fmt: skip
+    by_name = {str(c): c.fitted for c in selection.candidates}
+    correlated, independent = by_name["linear, with covariance"], by_name["linear"]
+    mean, covariance, energy = find_best_linear_factors(x, y[:, 0])
+    assert correlated.free_energy == pytest.approx(energy, abs=0.05)
+    assert correlated.free_energy < independent.free_energy - 1
+    np.testing.assert_allclose(
+        correlated.beliefs["layers"][0]["weights"].mean[:, 0], mean[:4], atol=0.02
+    )
+    rows = np.c_[(x - x.mean(0)) / x.std(0), np.ones(30)]
+    variance = np.einsum("ij,jk,ik->i", rows, covariance, rows) * y.var()
+    np.testing.assert_allclose(correlated.predict(x).weight_variance[:, 0], variance, rtol=0.1)
+
+
+def find_best_linear_factors(x, y):
+    """Return mean and covariance of q(w), bias last, and the free energy at the best factors.
+
+    Weights have a common precision with the prior of leaves, as has the bias; the noise has the
+    recipe's. All densities are those of SciPy.
+    """
+    rows = np.c_[(x - x.mean(0)) / x.std(0), np.ones(len(x))]
+    z = (y - y.mean()) / y.std()
+    groups = [np.arange(x.shape[1]), np.array([x.shape[1]])]
+    hyper, noise_prior = (0.5, 0.05), RECIPES["default"].noise_prior
+    precision, gamma = np.ones(rows.shape[1]), 1.0
+    for _ in range(5000):
+        covariance = np.linalg.inv(gamma * rows.T @ rows + np.diag(precision))
+        mean = gamma * covariance @ rows.T @ z
+        squares = mean**2 + np.diag(covariance)
+        learnt = [(hyper[0] + len(g) / 2, hyper[1] + squares[g].sum() / 2) for g in groups]
+        for group, (shape, rate) in zip(groups, learnt, strict=True):
+            precision[group] = shape / rate
+        error = np.sum((z - rows @ mean) ** 2) + np.trace(rows @ covariance @ rows.T)
+        noise = (noise_prior[0] + len(z) / 2, noise_prior[1] + error / 2)
+        gamma = noise[0] / noise[1]
+
+    def mean_log(shape, rate):
+        return scipy.special.digamma(shape) - np.log(rate)
+
+    def cross_entropy(shape, rate, prior):  # −E[ln p] under Gamma(shape, rate)
+        a, b = prior
+        log = mean_log(shape, rate)
+        return -(a * np.log(b) - scipy.special.gammaln(a) + (a - 1) * log - b * shape / rate)
+
+    energy = 0.5 * len(z) * (np.log(2 * np.pi) - mean_log(*noise)) + 0.5 * gamma * error
+    energy -= scipy.stats.multivariate_normal(mean, covariance).entropy()
+    for group, q in zip(groups, learnt, strict=True):
+        energy += 0.5 * len(group) * (np.log(2 * np.pi) - mean_log(*q))
+        energy += 0.5 * q[0] / q[1] * squares[group].sum()
+    for q, prior in [(noise, noise_prior), *((q, hyper) for q in learnt)]:
+        energy += cross_entropy(*q, prior) - scipy.stats.gamma(q[0], scale=1 / q[1]).entropy()
+    return mean, covariance, energy + len(z) * np.log(y.std())
 
 
 def test_structures_start_as_parts_of_the_whole():

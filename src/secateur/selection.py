@@ -70,6 +70,12 @@ STRUCTURES = (
     Structure((50,), False),
 )
 
+_LINEAR = Structure((), True)
+# Free energies are compared without the decimals in which the same models, trained by different
+# programs, differ.
+_DECIMALS = 3
+# Choices of posteriors that are made of several.
+_PLANS = ("linear", "auto")
 # Number of units of a layer up to which a structure is trained in any case.
 _NARROW = 10
 # (A shorter warming ends with a constant where inputs are collinear.)
@@ -134,9 +140,9 @@ def select_structure(
     structures: Sequence[Structure] = STRUCTURES,
     activation: str = "relu",
     inference: str = "moments",
-    posterior: str = "mean-field",
+    posterior: str = "linear",
     prior: Any = None,
-    learn_priors: str | None = "inputs",
+    learn_priors: str | None = "auto",
     restarts: int = 1,
     recipe: str | Recipe = "default",
     epochs: int | None = None,
@@ -161,9 +167,12 @@ def select_structure(
         activation: Activation of hidden units; see `secateur.networks.ACTIVATIONS`.
         inference: See `BayesianModel`.
         posterior: "mean-field" or "unit"; see `BayesianModel`. "auto" trains and prunes the
-            structures with each of them, and the free energy chooses among all.
+            structures with each of them, and the free energy chooses among all. "linear" does so
+            for the linear structure, and keeps the weights of the others independent.
         prior: Prior of the weights. Defaults to N(0, 1).
-        learn_priors: See `secateur.fit`.
+        learn_priors: See `secateur.fit`. "auto" learns a variance for each input in wide structures
+            and a common one in linear structures that are trained by themselves. Structures with
+            few units keep the prior as it is.
         restarts: Number of initialisations of every structure.
         recipe: See `secateur.fit`.
         epochs: See `secateur.fit`.
@@ -192,7 +201,7 @@ def select_structure(
     """
     if not structures or restarts < 1:
         raise ValueError("give at least one structure and one restart.")
-    if posterior == "auto":
+    if posterior in _PLANS:
         return _select_posterior(**locals())
     _join_structures(structures, np.shape(data[0])[1], outputs, activation)  # refuses mixtures
     chosen = choose_recipe(recipe, epochs=epochs, batch_size=batch_size, rate=rate)
@@ -216,6 +225,7 @@ def select_structure(
             inference=inference,
             posterior=posterior,
         )
+        own_priors = _choose_priors(stage) if learn_priors == "auto" else learn_priors
         runs = [s for s in stage for _ in range(restarts)]
         paths = [
             None if checkpoint is None else checkpoint(name if not number else f"{name}-{number}")
@@ -225,7 +235,7 @@ def select_structure(
             model,
             source,
             list(jax.random.split(fit_key, len(runs))) if len(runs) > 1 else [fit_key],
-            Training(chosen, None, find_prior_groups(model, source, learn_priors)),
+            Training(chosen, None, find_prior_groups(model, source, own_priors)),
             paths[0],
             Progress("fit", show=progress, callback=callbacks[0]),
             starts=_make_starts(whole, runs, chosen, start_key),
@@ -264,6 +274,21 @@ def _divide_structures(structures: Sequence[Structure]) -> list[list[Structure]]
     return [stage for stage in stages if stage] if is_judged else [list(structures)]
 
 
+def _choose_priors(stage: Sequence[Structure]) -> str | None:
+    """Return which prior variances the structures of a stage learn; see `secateur.fit`.
+
+    Each variance costs about a nat, and that of an input several. A few units do not have enough
+    weights to earn it.
+
+    >>> [_choose_priors(stage) for stage in _divide_structures(STRUCTURES)]
+    [None, 'inputs']
+    """
+    widest = max(max(s.hidden, default=0) for s in stage)
+    if widest > _NARROW:
+        return "inputs"
+    return None if widest else "leaves"
+
+
 def _is_linear(candidate: Candidate) -> bool:
     """Whether a candidate has come down to a linear model that reads an input."""
     beliefs = candidate.pruned.beliefs
@@ -278,22 +303,42 @@ def _is_linear(candidate: Candidate) -> bool:
 
 
 def _select_posterior(
-    data: tuple[Any, ...], *, posterior: str, checkpoint: Any, **options: Any
+    data: tuple[Any, ...],
+    *,
+    posterior: str,
+    structures: Sequence[Structure],
+    checkpoint: Any,
+    **options: Any,
 ) -> Selection:
     """Compare structures with and without covariance within units, where units are not too wide."""
-    # The output sums over the last hidden layer and, by a linear path, over the inputs.
-    columns = np.shape(data[0])[1]
-    widest = columns + max(max(s.hidden, default=0) for s in options["structures"]) + 1
-    posteriors = POSTERIORS if widest <= LARGEST_FAN_IN else POSTERIORS[:1]
     candidates: list[Candidate] = []
-    for name in posteriors:
+    for name, chosen in _plan_posteriors(posterior, structures, np.shape(data[0])[1]):
         own = checkpoint
         if checkpoint is not None and name != POSTERIORS[0]:
             own = _rename_stage(checkpoint, name)
-        selection = select_structure(data, posterior=name, checkpoint=own, **options)
-        candidates += selection.candidates
+        selection = select_structure(
+            data, posterior=name, structures=chosen, checkpoint=own, **options
+        )
+        candidates = [*selection.candidates, *candidates]
     budget = make_budget(options["prune_options"] or {})
     return Selection(tuple(candidates), min(candidates, key=lambda c: _rank(c.pruned, budget)))
+
+
+def _plan_posteriors(
+    posterior: str, structures: Sequence[Structure], columns: int
+) -> list[tuple[str, list[Structure]]]:
+    """Return the structures of each posterior, in the order in which they are trained.
+
+    >>> for name, chosen in _plan_posteriors("linear", STRUCTURES[:3], 5):
+    ...     print(name, [str(s) for s in chosen])
+    unit ['linear']
+    mean-field ['constant', 'linear', '3 units and a linear path']
+    """
+    correlated = [s for s in structures if posterior == "auto" or s == _LINEAR]
+    # The output sums over the last hidden layer and, by a linear path, over the inputs.
+    widest = columns + max((max(s.hidden, default=0) for s in correlated), default=0) + 1
+    plan = [("unit", correlated), ("mean-field", list(structures))]
+    return [p for p in plan if p[1] and (p[0] != "unit" or widest <= LARGEST_FAN_IN)]
 
 
 def _rename_stage(checkpoint: Callable[[str], Any], name: str) -> Callable[[str], Any]:
@@ -303,7 +348,7 @@ def _rename_stage(checkpoint: Callable[[str], Any], name: str) -> Callable[[str]
 def _rank(trained: Trained, budget: Budget) -> tuple[bool, float, int]:
     """Order by whether requirements are met, then free energy; of the same, the fewest weights."""
     value = trained.free_energy
-    energy = math.inf if math.isnan(value) else value
+    energy = math.inf if math.isnan(value) else round(value, _DECIMALS)
     return not budget.is_met_by(trained), energy, trained.live_weights
 
 

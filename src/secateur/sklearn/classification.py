@@ -36,12 +36,14 @@ class PrunedClassifier(ClassifierMixin, PrunedEstimator):
             with the lowest free energy; or the number of units of every hidden layer, () for none.
         activation: Activation function; see `secateur.networks.ACTIVATIONS`.
         inference: "moments", "local" or "global": how the free energy is computed.
-        posterior: "mean-field"; "unit", so that the weights of a unit have a covariance; or "auto",
-            so that the free energy after pruning chooses.
+        posterior: "mean-field"; "unit", so that the weights of a unit have a covariance; "linear",
+            so that the free energy after pruning chooses for the linear model; or "auto", so that
+            it chooses for all structures.
         prior_variance: Prior variance v of every weight, for standardised inputs, where it is not
             learnt.
         learn_priors: Prior variances that are learnt: "inputs", "leaves" or None for none; see
-            `secateur.fit`.
+            `secateur.fit`. "auto" learns those of inputs in wide networks, none in narrow ones, and
+            a common one in a linear model that is trained by itself.
         class_weight: Weights of the rows by their class, which multiply `sample_weight`: None for
             1; a dict, with 1 for classes that are not in it; or "balanced", with which all classes
             have the same total weight and the mean weight of the rows is 1.
@@ -99,9 +101,9 @@ class PrunedClassifier(ClassifierMixin, PrunedEstimator):
         *,
         activation: str = "relu",
         inference: str = "moments",
-        posterior: str = "mean-field",
+        posterior: str = "linear",
         prior_variance: float = 1.0,
-        learn_priors: str | None = "inputs",
+        learn_priors: str | None = "auto",
         class_weight: Any = None,
         missing: str = "mean",
         prune: bool = True,

@@ -35,12 +35,14 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
             with the lowest free energy; or the number of units of every hidden layer, () for none.
         activation: Activation function; see `secateur.networks.ACTIVATIONS`.
         inference: "moments", "local" or "global": how the free energy is computed.
-        posterior: "mean-field"; "unit", so that the weights of a unit have a covariance; or "auto",
-            so that the free energy after pruning chooses.
+        posterior: "mean-field"; "unit", so that the weights of a unit have a covariance; "linear",
+            so that the free energy after pruning chooses for the linear model; or "auto", so that
+            it chooses for all structures.
         prior_variance: Prior variance of every weight, for standardised data, where it is not
             learnt.
         learn_priors: Prior variances that are learnt: "inputs", "leaves" or None for none; see
-            `secateur.fit`.
+            `secateur.fit`. "auto" learns those of inputs in wide networks, none in narrow ones, and
+            a common one in a linear model that is trained by itself.
         noise_prior: Shape and rate of the Gamma prior of the noise's precision, for standardised
             targets. Defaults to the recipe's, (1, 0.01).
         likelihood: "gaussian", or "poisson" for targets that are counts.
@@ -98,9 +100,9 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
         *,
         activation: str = "relu",
         inference: str = "moments",
-        posterior: str = "mean-field",
+        posterior: str = "linear",
         prior_variance: float = 1.0,
-        learn_priors: str | None = "inputs",
+        learn_priors: str | None = "auto",
         noise_prior: tuple[float, float] | None = None,
         likelihood: str = "gaussian",
         missing: str = "mean",
