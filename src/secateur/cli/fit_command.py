@@ -25,8 +25,9 @@ Task = StrEnum("Task", ["regression", "classification"])
 Missing = StrEnum("Missing", ["error", "drop", "mean"])
 Dates = StrEnum("Dates", ["error", "parts"])
 Inference = StrEnum("Inference", ["moments", "local", "global"])
-_POSTERIORS = ("linear", "mean-field", "unit", "auto")
-Posterior = StrEnum("Posterior", {name.replace("-", "_"): name for name in _POSTERIORS})
+Posterior = StrEnum(
+    "Posterior", {"linear": "linear", "mean_field": "mean-field", "unit": "unit", "auto": "auto"}
+)
 LearntPriors = StrEnum("LearntPriors", ["auto", "inputs", "leaves", "none"])
 What = StrEnum("What", ["weights", "units", "both"])
 
