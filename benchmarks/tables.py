@@ -318,7 +318,7 @@ def start_jobs(jobs: list[Job], minutes: float, programs: Path) -> list[dict[str
         output = output.decode() if isinstance(output, bytes) else output
         error = [f"took more than {minutes:g} minutes for each split"]
     lines = output.splitlines()
-    results = [json.loads(line) for line in lines if line.startswith("{")]
+    results = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
     found = {(result["split"], result["contestant"]) for result in results}
     wanted = [(job, contestant) for job in jobs for contestant in GROUPS[job.group]]
     missing = [(job, c) for job, c in wanted if (job.split, c) not in found]
