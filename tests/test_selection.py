@@ -10,16 +10,8 @@ import scipy.stats
 
 import secateur as sc
 from secateur.caveats import find_caveats
-from secateur.selection import (
-    STRUCTURES,
-    Candidate,
-    Structure,
-    _choose_priors,
-    _divide_structures,
-    _is_linear,
-    _make_start,
-    select_structure,
-)
+from secateur.dense_structures import STRUCTURES, Structure, divide_structures, make_start
+from secateur.selection import Candidate, _choose_priors, _is_linear, select_structure
 from secateur.training.recipe import RECIPES
 
 CONSTANT, LINEAR = Structure((), False), Structure((), True)
@@ -162,7 +154,7 @@ def find_best_linear_factors(x, y):
 
 def test_structures_start_as_parts_of_the_whole():
     whole = sc.networks.Dense(3, (8,), 2, linear_path=True)
-    start = _make_start(whole, NARROW, RECIPES["default"], jax.random.key(0))
+    start = make_start(whole, NARROW, RECIPES["default"], jax.random.key(0))
     alive = jax.tree.map(
         lambda q: np.asarray(q.variance) > 0, start, is_leaf=lambda q: isinstance(q, sc.Normal)
     )
@@ -175,10 +167,10 @@ def test_structures_start_as_parts_of_the_whole():
 
 
 def test_wide_structures_wait_for_narrow_ones():
-    narrow, wide = _divide_structures(STRUCTURES)
+    narrow, wide = divide_structures(STRUCTURES)
     assert [s.hidden for s in narrow] == [(), (), (3,), (10,)]
     assert [s.hidden for s in wide] == [(50,), (50,)]
-    assert _divide_structures([LINEAR, Structure((50,), False)]) == [[LINEAR, ((50,), False)]]
+    assert divide_structures([LINEAR, Structure((50,), False)]) == [[LINEAR, ((50,), False)]]
 
 
 @pytest.mark.parametrize(

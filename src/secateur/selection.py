@@ -12,18 +12,24 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import Array
 
+from secateur.dense_structures import (
+    STRUCTURES,
+    Structure,
+    divide_structures,
+    join_structures,
+    make_starts,
+    take_structure,
+)
 from secateur.distributions import Normal
 from secateur.fitting import find_prior_groups, fit_runs
 from secateur.likelihoods.base import Likelihood
 from secateur.model import POSTERIORS, BayesianModel
-from secateur.networks import Dense
 from secateur.progress import Callback, Progress
 from secateur.pruning import prune_many
 from secateur.pruning.budget import Budget, make_budget
@@ -32,43 +38,8 @@ from secateur.trained import Trained
 from secateur.training.recipe import Recipe, Training, choose_recipe
 from secateur.training.sources import make_source
 
-__all__ = ["STRUCTURES", "Candidate", "Selection", "Structure", "select_structure"]
+__all__ = ["Candidate", "Selection", "select_structure"]
 
-
-class Structure(NamedTuple):
-    """A structure of a dense network.
-
-    Attributes:
-        hidden: Number of units of every hidden layer; empty for none.
-        linear_path: Whether there are weights from the inputs to the outputs. Without them and
-            without hidden units, the network is a constant.
-    """
-
-    hidden: tuple[int, ...]
-    linear_path: bool
-
-    def __str__(self) -> str:
-        if not self.hidden:
-            return "linear" if self.linear_path else "constant"
-        units = ", ".join(map(str, self.hidden)) + " units"
-        return units + (" and a linear path" if self.linear_path else "")
-
-    def make_network(self, inputs: int, outputs: int, activation: str) -> Dense:
-        """Return the network of this structure; a constant is a linear one, all of it cut."""
-        path = self.linear_path and bool(self.hidden)
-        return Dense(inputs, self.hidden, outputs, activation, linear_path=path)
-
-
-# Where data are few, units at their prior add so much variance that nothing is learnt: a wide
-# network must never be the only one that is tried.
-STRUCTURES = (
-    Structure((), False),
-    Structure((), True),
-    Structure((3,), True),
-    Structure((10,), True),
-    Structure((50,), True),
-    Structure((50,), False),
-)
 
 _LINEAR = Structure((), True)
 # Free energies are compared without the decimals in which the same models, trained by different
@@ -76,8 +47,8 @@ _LINEAR = Structure((), True)
 _DECIMALS = 3
 # Choices of posteriors that are made of several.
 _PLANS = ("linear", "auto")
-# Number of units of a layer up to which a structure is trained in any case.
-_NARROW = 10
+# Where a few units end depends on where they start; many units contain several starts.
+_FEWEST_STARTS = 3
 # (A shorter warming ends with a constant where inputs are collinear.)
 _WARM_STEPS_PER_ROW = 20
 
@@ -89,8 +60,8 @@ class Candidate(NamedTuple):
         structure: Its structure.
         fitted: The model before pruning.
         pruned: The model after pruning.
-        restarts: The models of all restarts after pruning that meet the requirements, the best one
-            first.
+        restarts: The models of the best restarts after pruning, at most as many as were asked for,
+            that meet the requirements; the best one first.
     """
 
     structure: Structure
@@ -173,7 +144,8 @@ def select_structure(
         learn_priors: See `secateur.fit`. "auto" learns a variance for each input in wide structures
             and a common one in linear structures that are trained by themselves. Structures with
             few units keep the prior as it is.
-        restarts: Number of initialisations of every structure.
+        restarts: Number of initialisations of every structure. Those with at most ten units in a
+            layer have at least three.
         recipe: See `secateur.fit`.
         epochs: See `secateur.fit`.
         batch_size: See `secateur.fit`.
@@ -203,7 +175,7 @@ def select_structure(
         raise ValueError("give at least one structure and one restart.")
     if posterior in _PLANS:
         return _select_posterior(**locals())
-    _join_structures(structures, np.shape(data[0])[1], outputs, activation)  # refuses mixtures
+    join_structures(structures, np.shape(data[0])[1], outputs, activation)  # refuses mixtures
     chosen = choose_recipe(recipe, epochs=epochs, batch_size=batch_size, rate=rate)
     source = make_source(data, size=None, batch_size=chosen.batch_size)
     # On small tables the first decision would otherwise wait for twice the warming. A row of weight
@@ -213,7 +185,7 @@ def select_structure(
     budget = make_budget(prune_options or {})
 
     def train_stage(number: int, stage: Sequence[Structure]) -> list[Candidate]:
-        whole = _join_structures(stage, np.shape(data[0])[1], outputs, activation)
+        whole = join_structures(stage, np.shape(data[0])[1], outputs, activation)
         start_key, fit_key, prune_key = jax.random.split(
             jax.random.fold_in(key, number) if number else key, 3
         )
@@ -226,7 +198,8 @@ def select_structure(
             posterior=posterior,
         )
         own_priors = _choose_priors(stage) if learn_priors == "auto" else learn_priors
-        runs = [s for s in stage for _ in range(restarts)]
+        counts = [max(restarts, _FEWEST_STARTS) if s.is_narrow else restarts for s in stage]
+        runs = [s for s, count in zip(stage, counts, strict=True) for _ in range(count)]
         paths = [
             None if checkpoint is None else checkpoint(name if not number else f"{name}-{number}")
             for name in ("fit", "prune")
@@ -238,40 +211,27 @@ def select_structure(
             Training(chosen, None, find_prior_groups(model, source, own_priors)),
             paths[0],
             Progress("fit", show=progress, callback=callbacks[0]),
-            starts=_make_starts(whole, runs, chosen, start_key),
+            starts=make_starts(whole, runs, chosen, start_key),
         )
         pruned = fits
         if prune:
             options = {"checkpoint": paths[1], "callback": callbacks[1], "progress": progress}
             options |= prune_options or {}
             pruned = prune_many(fits, [data], key=prune_key, **options)
-        pieces = [slice(start, start + restarts) for start in range(0, len(runs), restarts)]
+        ends = np.cumsum(counts)
         return [
-            _choose_restart(structure, fits[piece], pruned[piece], budget)
-            for structure, piece in zip(stage, pieces, strict=True)
+            _choose_restart(s, fits[end - count : end], pruned[end - count : end], budget, restarts)
+            for s, count, end in zip(stage, counts, ends, strict=True)
         ]
 
     def find_best() -> Candidate:
         return min(candidates, key=lambda c: _rank(c.pruned, budget))
 
     candidates: list[Candidate] = []
-    for number, stage in enumerate(_divide_structures(structures)):
+    for number, stage in enumerate(divide_structures(structures)):
         if not number or not _is_linear(find_best()):
             candidates += train_stage(number, stage)
     return Selection(tuple(candidates), find_best())
-
-
-def _divide_structures(structures: Sequence[Structure]) -> list[list[Structure]]:
-    """Return the structures of each stage.
-
-    >>> [[str(s) for s in stage] for stage in _divide_structures(STRUCTURES[1::2])]
-    [['linear', '10 units and a linear path'], ['50 units']]
-    """
-    stages: list[list[Structure]] = [[], []]
-    for structure in structures:
-        stages[max(structure.hidden, default=0) > _NARROW].append(structure)
-    is_judged = any(s.hidden for s in stages[0])
-    return [stage for stage in stages if stage] if is_judged else [list(structures)]
 
 
 def _choose_priors(stage: Sequence[Structure]) -> str | None:
@@ -280,13 +240,12 @@ def _choose_priors(stage: Sequence[Structure]) -> str | None:
     Each variance costs about a nat, and that of an input several. A few units do not have enough
     weights to earn it.
 
-    >>> [_choose_priors(stage) for stage in _divide_structures(STRUCTURES)]
+    >>> [_choose_priors(stage) for stage in divide_structures(STRUCTURES)]
     [None, 'inputs']
     """
-    widest = max(max(s.hidden, default=0) for s in stage)
-    if widest > _NARROW:
+    if any(s.hidden and not s.is_narrow for s in stage):
         return "inputs"
-    return None if widest else "leaves"
+    return None if any(s.hidden for s in stage) else "leaves"
 
 
 def _is_linear(candidate: Candidate) -> bool:
@@ -353,110 +312,18 @@ def _rank(trained: Trained, budget: Budget) -> tuple[bool, float, int]:
 
 
 def _choose_restart(
-    structure: Structure, fits: Sequence[Trained], pruned: Sequence[Trained], budget: Budget
+    structure: Structure,
+    fits: Sequence[Trained],
+    pruned: Sequence[Trained],
+    budget: Budget,
+    most: int,
 ) -> Candidate:
+    """Return the best restart as a candidate, with at most so many restarts in all."""
     order = sorted(range(len(pruned)), key=lambda run: _rank(pruned[run], budget))
     energies = tuple(p.free_energy for p in pruned)
     best, *others = (
-        replace(_take_structure(pruned[run], structure), restarts=energies) for run in order
+        replace(take_structure(pruned[run], structure), restarts=energies) for run in order
     )
-    others = [other for other in others if budget.is_met_by(other)]
-    fitted = _take_structure(fits[order[0]], structure)
+    others = [other for other in others if budget.is_met_by(other)][: most - 1]
+    fitted = take_structure(fits[order[0]], structure)
     return Candidate(structure, fitted, best, (best, *others))
-
-
-def _join_structures(
-    structures: Sequence[Structure], inputs: int, outputs: int, activation: str
-) -> Dense:
-    """Return the smallest network that all structures are part of."""
-    depths = {len(s.hidden) for s in structures} - {0}
-    if len(depths) > 1:
-        raise ValueError(
-            "structures of different depths cannot be compared in one program. Give structures "
-            "with the same number of hidden layers, or with none."
-        )
-    hidden = tuple(map(max, zip(*(s.hidden for s in structures if s.hidden), strict=True)))
-    path = any(s.linear_path or not s.hidden for s in structures)
-    return Dense(inputs, hidden, outputs, activation, linear_path=path and bool(hidden))
-
-
-def _find_indices(whole: Dense, structure: Structure) -> Any:
-    """Return, for every array of the whole network, the part that a structure has."""
-    own = structure.hidden or (0,) * len(whole.hidden)
-    sizes = [whole.inputs, *own, whole.outputs]
-    path = (slice(0, whole.inputs if structure.linear_path else 0), slice(None))
-    layers = [
-        {"weights": (slice(0, before), slice(0, after)), "bias": (slice(0, after),)}
-        for before, after in pairwise(sizes)
-    ]
-    if not whole.hidden:
-        return {"layers": [layers[0] | {"weights": path}]}
-    return {"layers": layers} | ({"linear": path} if whole.linear_path else {})
-
-
-def _make_starts(whole: Dense, runs: Sequence[Structure], recipe: Recipe, key: Array) -> list[Any]:
-    """Return the beliefs that each run starts from."""
-    return [
-        _make_start(whole, structure, recipe, jax.random.fold_in(key, number))
-        for number, structure in enumerate(runs)
-    ]
-
-
-def _make_start(whole: Dense, structure: Structure, recipe: Recipe, key: Array) -> Any:
-    """Return the beliefs that a structure starts from, as part of the whole network."""
-    deviation = 1.0 if recipe.initial_deviation is None else recipe.initial_deviation
-    params = jax.tree.map(np.array, whole.init(key))
-    # As large as those of a network that has no more units than this.
-    for layer, all_units, own in zip(
-        params["layers"][1:], whole.hidden, structure.hidden or whole.hidden, strict=True
-    ):
-        layer["weights"] *= math.sqrt(all_units / own)
-
-    def hold(index: tuple[slice, ...], weights: np.ndarray) -> Normal:
-        exists = np.zeros(weights.shape, bool)
-        exists[index] = True
-        mean = np.where(exists, weights, 0).astype(weights.dtype)
-        return Normal(mean, np.where(exists, deviation**2, 0).astype(weights.dtype))
-
-    return jax.tree.map(hold, _find_indices(whole, structure), params, is_leaf=_is_index)
-
-
-def _is_index(node: Any) -> bool:
-    return isinstance(node, tuple)
-
-
-def _take_structure(trained: Trained, structure: Structure) -> Trained:
-    """Return a model of the whole network as one of its structure alone."""
-    model, training = trained.model, trained.training
-    whole = model.f
-    assert isinstance(whole, Dense)
-    network = structure.make_network(whole.inputs, whole.outputs, whole.activation)
-    if network == whole:
-        return trained
-    indices = _find_indices(whole, structure)
-
-    def take(tree: Any) -> Any:
-        if not structure.hidden:  # what is left is one layer
-            return {"layers": [{"weights": tree["linear"], "bias": tree["layers"][-1]["bias"]}]}
-        return tree if structure.linear_path else {"layers": tree["layers"]}
-
-    def cut_leaf(index: tuple[slice, ...], leaf: Any) -> Any:
-        return jax.tree.map(lambda array: np.asarray(array)[index], leaf)
-
-    def cut(tree: Any) -> Any:
-        if not structure.hidden:
-            return take(tree)
-        return take(jax.tree.map(cut_leaf, indices, tree, is_leaf=_is_index))
-
-    groups = training.prior_groups
-    if groups is not None:
-        treedef: Any = jax.tree.structure(model.params)
-        by_leaf = take(treedef.unflatten(groups))
-        groups = tuple(jax.tree.leaves(by_leaf, is_leaf=lambda axis: axis is None))
-    return replace(
-        trained,
-        model=replace(model, f=network, params=cut(model.params)),
-        beliefs=cut(trained.beliefs),
-        priors=cut(trained.priors),
-        training=replace(training, prior_groups=groups),
-    )
