@@ -24,8 +24,8 @@ cross-validation on the training rows (10 folds below 100 rows, otherwise 5). Lo
 nats per test row, in the target's own units; a probability of a class counts as at least 1e-6, of
 all contestants.
 
-Every table and split is a process of its own, for ours and for the peers; compiled programs are
-kept in the cache, so that only the first split of a table compiles them. Results are appended to
+Every table is a process of its own, for ours and for the peers, which measures one split after the
+other; only the first one compiles programs of its shape. Results are appended to
 RESULTS.jsonl; a rerun measures what is not in it yet. Results of ours are kept apart by the source
 code of secateur (--version gives them another label), those of the peers by scikit-learn's version.
 """
@@ -282,7 +282,7 @@ RUNNERS: dict[str, Callable] = {"ours": run_ours, "peers": run_peers}
 
 
 def run_job(job: Job) -> None:
-    """Print a line for every contestant; this is what a process of its own does."""
+    """Print a line for every contestant."""
     frame = pd.read_csv(job.path)
     train, test = split_rows(frame, job)
     for result in RUNNERS[job.group](train, test, job):
@@ -293,31 +293,36 @@ def run_job(job: Job) -> None:
         sys.stdout.flush()
 
 
-def start_job(job: Job, minutes: float, programs: Path) -> list[dict[str, Any]]:
-    """Run a job in a process of its own, and return its results or its error."""
+def start_jobs(jobs: list[Job], minutes: float, programs: Path) -> list[dict[str, Any]]:
+    """Run the splits of a table in a process of their own, and return results or errors."""
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    if job.group == "ours":  # splits of one shape compile once
+    if jobs[0].group == "ours":  # an interrupted run need not compile again
         threads = {
             "JAX_COMPILATION_CACHE_DIR": str(programs.absolute()),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
         }
-    command = [sys.executable, __file__, "--job", json.dumps(asdict(job))]
+    command = [sys.executable, __file__, "--jobs-of-a-table"]
+    command.append(json.dumps([asdict(job) for job in jobs]))
     try:
         result = subprocess.run(
             command,
             env={**os.environ, **threads},
             capture_output=True,
             text=True,
-            timeout=60 * minutes,
+            timeout=60 * minutes * len(jobs),
             check=False,
         )
-        lines, error = result.stdout.splitlines(), result.stderr.strip().splitlines()[-1:]
-        failed = result.returncode != 0
-    except subprocess.TimeoutExpired:
-        lines, error, failed = [], [f"took more than {minutes:g} minutes"], True
-    results = [json.loads(line) for line in lines if line.startswith("{")]
-    missing = set(GROUPS[job.group]) - {result["contestant"] for result in results}
-    for contestant in sorted(missing) if failed or missing else []:
+        output, error = result.stdout, result.stderr.strip().splitlines()[-1:]
+    except subprocess.TimeoutExpired as timeout:
+        output = timeout.stdout or ""
+        output = output.decode() if isinstance(output, bytes) else output
+        error = [f"took more than {minutes:g} minutes for each split"]
+    lines = output.splitlines()
+    results = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+    found = {(result["split"], result["contestant"]) for result in results}
+    wanted = [(job, contestant) for job in jobs for contestant in GROUPS[job.group]]
+    missing = [(job, c) for job, c in wanted if (job.split, c) not in found]
+    for job, contestant in missing:
         results.append(
             {
                 "table": job.table,
@@ -359,16 +364,21 @@ def run_jobs(
         for job in jobs
         if any((job.table, job.split, job.version, c) not in finished for c in GROUPS[job.group])
     ]
-    print(f"{len(todo)} of {len(jobs)} jobs are to be run", flush=True)
+    by_table: dict[tuple[str, str], list[Job]] = {}
+    for job in todo:
+        by_table.setdefault((job.group, job.table), []).append(job)
+    print(f"{len(todo)} of {len(jobs)} splits are to be measured", flush=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(side_by_side) as pool, open(path, "a") as file:
-        futures = [pool.submit(start_job, job, minutes, programs) for job in todo]
+        futures = [pool.submit(start_jobs, own, minutes, programs) for own in by_table.values()]
         for number, future in enumerate(as_completed(futures), 1):
             results = future.result()
             for result in results:
                 file.write(json.dumps(result) + "\n")
             file.flush()
-            print(f"{number}/{len(todo)} {describe(results)}", flush=True)
+            for split in sorted({result["split"] for result in results}):
+                own = [result for result in results if result["split"] == split]
+                print(f"{number}/{len(futures)} {describe(own)}", flush=True)
 
 
 def describe(results: list[dict[str, Any]]) -> str:
@@ -419,8 +429,9 @@ def make_jobs(
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--job"]:
-        run_job(Job(**json.loads(sys.argv[2])))
+    if sys.argv[1:2] == ["--jobs-of-a-table"]:
+        for job in json.loads(sys.argv[2]):
+            run_job(Job(**job))
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", type=Path, help="file of JSON lines; a rerun goes on with it")

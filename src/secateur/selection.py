@@ -12,18 +12,24 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import Array
 
+from secateur.dense_structures import (
+    STRUCTURES,
+    Structure,
+    divide_structures,
+    join_structures,
+    make_starts,
+    take_structure,
+)
 from secateur.distributions import Normal
 from secateur.fitting import find_prior_groups, fit_runs
 from secateur.likelihoods.base import Likelihood
 from secateur.model import POSTERIORS, BayesianModel
-from secateur.networks import Dense
 from secateur.progress import Callback, Progress
 from secateur.pruning import prune_many
 from secateur.pruning.budget import Budget, make_budget
@@ -32,46 +38,17 @@ from secateur.trained import Trained
 from secateur.training.recipe import Recipe, Training, choose_recipe
 from secateur.training.sources import make_source
 
-__all__ = ["STRUCTURES", "Candidate", "Selection", "Structure", "select_structure"]
+__all__ = ["Candidate", "Selection", "select_structure"]
 
 
-class Structure(NamedTuple):
-    """A structure of a dense network.
-
-    Attributes:
-        hidden: Number of units of every hidden layer; empty for none.
-        linear_path: Whether there are weights from the inputs to the outputs. Without them and
-            without hidden units, the network is a constant.
-    """
-
-    hidden: tuple[int, ...]
-    linear_path: bool
-
-    def __str__(self) -> str:
-        if not self.hidden:
-            return "linear" if self.linear_path else "constant"
-        units = ", ".join(map(str, self.hidden)) + " units"
-        return units + (" and a linear path" if self.linear_path else "")
-
-    def make_network(self, inputs: int, outputs: int, activation: str) -> Dense:
-        """Return the network of this structure; a constant is a linear one with all weights cut."""
-        path = self.linear_path and bool(self.hidden)
-        return Dense(inputs, self.hidden, outputs, activation, linear_path=path)
-
-
-# With few data, units at their prior add so much variance that nothing is learnt: a wide network
-# must never be the only candidate.
-STRUCTURES = (
-    Structure((), False),
-    Structure((), True),
-    Structure((3,), True),
-    Structure((10,), True),
-    Structure((50,), True),
-    Structure((50,), False),
-)
-
-# Structures with at most this number of units per layer are always trained.
-_NARROW = 10
+_LINEAR = Structure((), True)
+# Free energies are compared without the decimals in which the same models, trained by different
+# programs, differ.
+_DECIMALS = 3
+# Choices of posteriors that are made of several.
+_PLANS = ("linear", "auto")
+# Where a few units end depends on where they start; many units contain several starts.
+_FEWEST_STARTS = 3
 # (With a shorter warm-up, collinear inputs end in a constant.)
 _WARM_STEPS_PER_ROW = 20
 
@@ -83,8 +60,8 @@ class Candidate(NamedTuple):
         structure: Its structure.
         fitted: The model before pruning.
         pruned: The model after pruning.
-        restarts: The models of all restarts after pruning that meet the requirements, the best one
-            first.
+        restarts: The models of the best restarts after pruning, at most as many as were asked for,
+            that meet the requirements; the best one first.
     """
 
     structure: Structure
@@ -134,9 +111,9 @@ def select_structure(
     structures: Sequence[Structure] = STRUCTURES,
     activation: str = "relu",
     inference: str = "moments",
-    posterior: str = "mean-field",
+    posterior: str = "linear",
     prior: Any = None,
-    learn_priors: str | None = "inputs",
+    learn_priors: str | None = "auto",
     restarts: int = 1,
     recipe: str | Recipe = "default",
     epochs: int | None = None,
@@ -161,10 +138,14 @@ def select_structure(
         activation: Activation of hidden units; see `secateur.networks.ACTIVATIONS`.
         inference: See `BayesianModel`.
         posterior: "mean-field" or "unit"; see `BayesianModel`. "auto" trains and prunes the
-            structures with each of them, and the free energy chooses among all.
+            structures with each of them, and the free energy chooses among all. "linear" does so
+            for the linear structure, and keeps the weights of the others independent.
         prior: Prior of the weights. Defaults to N(0, 1).
-        learn_priors: See `secateur.fit`.
-        restarts: Number of initialisations of every structure.
+        learn_priors: See `secateur.fit`. "auto" learns a variance for each input in wide structures
+            and a common one in linear structures that are trained by themselves. Structures with
+            few units keep the prior as it is.
+        restarts: Number of initialisations of every structure. Those with at most ten units in a
+            layer have at least three.
         recipe: See `secateur.fit`.
         epochs: See `secateur.fit`.
         batch_size: See `secateur.fit`.
@@ -192,9 +173,9 @@ def select_structure(
     """
     if not structures or restarts < 1:
         raise ValueError("give at least one structure and one restart.")
-    if posterior == "auto":
+    if posterior in _PLANS:
         return _select_posterior(**locals())
-    _join_structures(structures, np.shape(data[0])[1], outputs, activation)  # refuses mixtures
+    join_structures(structures, np.shape(data[0])[1], outputs, activation)  # refuses mixtures
     chosen = choose_recipe(recipe, epochs=epochs, batch_size=batch_size, rate=rate)
     source = make_source(data, size=None, batch_size=chosen.batch_size)
     # On small tables the first decision would otherwise wait for twice the warm-up. A row of weight
@@ -204,7 +185,7 @@ def select_structure(
     budget = make_budget(prune_options or {})
 
     def train_stage(number: int, stage: Sequence[Structure]) -> list[Candidate]:
-        whole = _join_structures(stage, np.shape(data[0])[1], outputs, activation)
+        whole = join_structures(stage, np.shape(data[0])[1], outputs, activation)
         start_key, fit_key, prune_key = jax.random.split(
             jax.random.fold_in(key, number) if number else key, 3
         )
@@ -216,7 +197,9 @@ def select_structure(
             inference=inference,
             posterior=posterior,
         )
-        runs = [s for s in stage for _ in range(restarts)]
+        own_priors = _choose_priors(stage) if learn_priors == "auto" else learn_priors
+        counts = [max(restarts, _FEWEST_STARTS) if s.is_narrow else restarts for s in stage]
+        runs = [s for s, count in zip(stage, counts, strict=True) for _ in range(count)]
         paths = [
             None if checkpoint is None else checkpoint(name if not number else f"{name}-{number}")
             for name in ("fit", "prune")
@@ -225,43 +208,44 @@ def select_structure(
             model,
             source,
             list(jax.random.split(fit_key, len(runs))) if len(runs) > 1 else [fit_key],
-            Training(chosen, None, find_prior_groups(model, source, learn_priors)),
+            Training(chosen, None, find_prior_groups(model, source, own_priors)),
             paths[0],
             Progress("fit", show=progress, callback=callbacks[0]),
-            starts=_make_starts(whole, runs, chosen, start_key),
+            starts=make_starts(whole, runs, chosen, start_key),
         )
         pruned = fits
         if prune:
             options = {"checkpoint": paths[1], "callback": callbacks[1], "progress": progress}
             options |= prune_options or {}
             pruned = prune_many(fits, [data], key=prune_key, **options)
-        pieces = [slice(start, start + restarts) for start in range(0, len(runs), restarts)]
+        ends = np.cumsum(counts)
         return [
-            _choose_restart(structure, fits[piece], pruned[piece], budget)
-            for structure, piece in zip(stage, pieces, strict=True)
+            _choose_restart(s, fits[end - count : end], pruned[end - count : end], budget, restarts)
+            for s, count, end in zip(stage, counts, ends, strict=True)
         ]
 
     def find_best() -> Candidate:
         return min(candidates, key=lambda c: _rank(c.pruned, budget))
 
     candidates: list[Candidate] = []
-    for number, stage in enumerate(_divide_structures(structures)):
+    for number, stage in enumerate(divide_structures(structures)):
         if not number or not _is_linear(find_best()):
             candidates += train_stage(number, stage)
     return Selection(tuple(candidates), find_best())
 
 
-def _divide_structures(structures: Sequence[Structure]) -> list[list[Structure]]:
-    """Return the structures of each stage.
+def _choose_priors(stage: Sequence[Structure]) -> str | None:
+    """Return which prior variances the structures of a stage learn; see `secateur.fit`.
 
-    >>> [[str(s) for s in stage] for stage in _divide_structures(STRUCTURES[1::2])]
-    [['linear', '10 units and a linear path'], ['50 units']]
+    Each variance costs about a nat, and that of an input several. A few units do not have enough
+    weights to earn it.
+
+    >>> [_choose_priors(stage) for stage in divide_structures(STRUCTURES)]
+    [None, 'inputs']
     """
-    stages: list[list[Structure]] = [[], []]
-    for structure in structures:
-        stages[max(structure.hidden, default=0) > _NARROW].append(structure)
-    is_judged = any(s.hidden for s in stages[0])
-    return [stage for stage in stages if stage] if is_judged else [list(structures)]
+    if any(s.hidden and not s.is_narrow for s in stage):
+        return "inputs"
+    return None if any(s.hidden for s in stage) else "leaves"
 
 
 def _is_linear(candidate: Candidate) -> bool:
@@ -278,22 +262,42 @@ def _is_linear(candidate: Candidate) -> bool:
 
 
 def _select_posterior(
-    data: tuple[Any, ...], *, posterior: str, checkpoint: Any, **options: Any
+    data: tuple[Any, ...],
+    *,
+    posterior: str,
+    structures: Sequence[Structure],
+    checkpoint: Any,
+    **options: Any,
 ) -> Selection:
     """Compare structures with and without covariance within units, where units are not too wide."""
-    # The output sums over the last hidden layer and, by a linear path, over the inputs.
-    columns = np.shape(data[0])[1]
-    widest = columns + max(max(s.hidden, default=0) for s in options["structures"]) + 1
-    posteriors = POSTERIORS if widest <= LARGEST_FAN_IN else POSTERIORS[:1]
     candidates: list[Candidate] = []
-    for name in posteriors:
+    for name, chosen in _plan_posteriors(posterior, structures, np.shape(data[0])[1]):
         own = checkpoint
         if checkpoint is not None and name != POSTERIORS[0]:
             own = _rename_stage(checkpoint, name)
-        selection = select_structure(data, posterior=name, checkpoint=own, **options)
-        candidates += selection.candidates
+        selection = select_structure(
+            data, posterior=name, structures=chosen, checkpoint=own, **options
+        )
+        candidates = [*selection.candidates, *candidates]
     budget = make_budget(options["prune_options"] or {})
     return Selection(tuple(candidates), min(candidates, key=lambda c: _rank(c.pruned, budget)))
+
+
+def _plan_posteriors(
+    posterior: str, structures: Sequence[Structure], columns: int
+) -> list[tuple[str, list[Structure]]]:
+    """Return the structures of each posterior, in the order in which they are trained.
+
+    >>> for name, chosen in _plan_posteriors("linear", STRUCTURES[:3], 5):
+    ...     print(name, [str(s) for s in chosen])
+    unit ['linear']
+    mean-field ['constant', 'linear', '3 units and a linear path']
+    """
+    correlated = [s for s in structures if posterior == "auto" or s == _LINEAR]
+    # The output sums over the last hidden layer and, by a linear path, over the inputs.
+    widest = columns + max((max(s.hidden, default=0) for s in correlated), default=0) + 1
+    plan = [("unit", correlated), ("mean-field", list(structures))]
+    return [p for p in plan if p[1] and (p[0] != "unit" or widest <= LARGEST_FAN_IN)]
 
 
 def _rename_stage(checkpoint: Callable[[str], Any], name: str) -> Callable[[str], Any]:
@@ -303,115 +307,23 @@ def _rename_stage(checkpoint: Callable[[str], Any], name: str) -> Callable[[str]
 def _rank(trained: Trained, budget: Budget) -> tuple[bool, float, int]:
     """Order by requirements met, then free energy, then number of weights."""
     value = trained.free_energy
-    energy = math.inf if math.isnan(value) else value
+    energy = math.inf if math.isnan(value) else round(value, _DECIMALS)
     return not budget.is_met_by(trained), energy, trained.live_weights
 
 
 def _choose_restart(
-    structure: Structure, fits: Sequence[Trained], pruned: Sequence[Trained], budget: Budget
+    structure: Structure,
+    fits: Sequence[Trained],
+    pruned: Sequence[Trained],
+    budget: Budget,
+    most: int,
 ) -> Candidate:
+    """Return the best restart as a candidate, with at most so many restarts in all."""
     order = sorted(range(len(pruned)), key=lambda run: _rank(pruned[run], budget))
     energies = tuple(p.free_energy for p in pruned)
     best, *others = (
-        replace(_take_structure(pruned[run], structure), restarts=energies) for run in order
+        replace(take_structure(pruned[run], structure), restarts=energies) for run in order
     )
-    others = [other for other in others if budget.is_met_by(other)]
-    fitted = _take_structure(fits[order[0]], structure)
+    others = [other for other in others if budget.is_met_by(other)][: most - 1]
+    fitted = take_structure(fits[order[0]], structure)
     return Candidate(structure, fitted, best, (best, *others))
-
-
-def _join_structures(
-    structures: Sequence[Structure], inputs: int, outputs: int, activation: str
-) -> Dense:
-    """Return the smallest network that contains all structures."""
-    depths = {len(s.hidden) for s in structures} - {0}
-    if len(depths) > 1:
-        raise ValueError(
-            "structures of different depths cannot be compared in one program. Give structures "
-            "with the same number of hidden layers, or with none."
-        )
-    hidden = tuple(map(max, zip(*(s.hidden for s in structures if s.hidden), strict=True)))
-    path = any(s.linear_path or not s.hidden for s in structures)
-    return Dense(inputs, hidden, outputs, activation, linear_path=path and bool(hidden))
-
-
-def _find_indices(whole: Dense, structure: Structure) -> Any:
-    """Return, for every array of the whole network, the part that belongs to a structure."""
-    own = structure.hidden or (0,) * len(whole.hidden)
-    sizes = [whole.inputs, *own, whole.outputs]
-    path = (slice(0, whole.inputs if structure.linear_path else 0), slice(None))
-    layers = [
-        {"weights": (slice(0, before), slice(0, after)), "bias": (slice(0, after),)}
-        for before, after in pairwise(sizes)
-    ]
-    if not whole.hidden:
-        return {"layers": [layers[0] | {"weights": path}]}
-    return {"layers": layers} | ({"linear": path} if whole.linear_path else {})
-
-
-def _make_starts(whole: Dense, runs: Sequence[Structure], recipe: Recipe, key: Array) -> list[Any]:
-    """Return the beliefs that each run starts from."""
-    return [
-        _make_start(whole, structure, recipe, jax.random.fold_in(key, number))
-        for number, structure in enumerate(runs)
-    ]
-
-
-def _make_start(whole: Dense, structure: Structure, recipe: Recipe, key: Array) -> Any:
-    """Return the beliefs that a structure starts from, as part of the whole network."""
-    deviation = 1.0 if recipe.initial_deviation is None else recipe.initial_deviation
-    params = jax.tree.map(np.array, whole.init(key))
-    # With the spread of a network that has only these units.
-    for layer, all_units, own in zip(
-        params["layers"][1:], whole.hidden, structure.hidden or whole.hidden, strict=True
-    ):
-        layer["weights"] *= math.sqrt(all_units / own)
-
-    def hold(index: tuple[slice, ...], weights: np.ndarray) -> Normal:
-        exists = np.zeros(weights.shape, bool)
-        exists[index] = True
-        mean = np.where(exists, weights, 0).astype(weights.dtype)
-        return Normal(mean, np.where(exists, deviation**2, 0).astype(weights.dtype))
-
-    return jax.tree.map(hold, _find_indices(whole, structure), params, is_leaf=_is_index)
-
-
-def _is_index(node: Any) -> bool:
-    return isinstance(node, tuple)
-
-
-def _take_structure(trained: Trained, structure: Structure) -> Trained:
-    """Reduce a model of the whole network to a model of its structure."""
-    model, training = trained.model, trained.training
-    whole = model.f
-    assert isinstance(whole, Dense)
-    network = structure.make_network(whole.inputs, whole.outputs, whole.activation)
-    if network == whole:
-        return trained
-    indices = _find_indices(whole, structure)
-
-    def take(tree: Any) -> Any:
-        if not structure.hidden:  # one layer remains
-            return {"layers": [{"weights": tree["linear"], "bias": tree["layers"][-1]["bias"]}]}
-        return tree if structure.linear_path else {"layers": tree["layers"]}
-
-    def cut_leaf(index: tuple[slice, ...], leaf: Any) -> Any:
-        return jax.tree.map(lambda array: np.asarray(array)[index], leaf)
-
-    def cut(tree: Any) -> Any:
-        if not structure.hidden:
-            return take(tree)
-        return take(jax.tree.map(cut_leaf, indices, tree, is_leaf=_is_index))
-
-    groups = training.prior_groups
-    if groups is not None:
-        treedef: Any = jax.tree.structure(model.params)
-        by_leaf = take(treedef.unflatten(groups))
-        groups = tuple(jax.tree.leaves(by_leaf, is_leaf=lambda axis: axis is None))
-    return replace(
-        trained,
-        model=replace(model, f=network, params=cut(model.params)),
-        beliefs=cut(trained.beliefs),
-        priors=cut(trained.priors),
-        training=replace(training, prior_groups=groups),
-    )

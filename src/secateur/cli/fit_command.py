@@ -25,8 +25,10 @@ Task = StrEnum("Task", ["regression", "classification"])
 Missing = StrEnum("Missing", ["error", "drop", "mean"])
 Dates = StrEnum("Dates", ["error", "parts"])
 Inference = StrEnum("Inference", ["moments", "local", "global"])
-Posterior = StrEnum("Posterior", {"mean_field": "mean-field", "unit": "unit", "auto": "auto"})
-LearntPriors = StrEnum("LearntPriors", ["inputs", "leaves", "none"])
+Posterior = StrEnum(
+    "Posterior", {"linear": "linear", "mean_field": "mean-field", "unit": "unit", "auto": "auto"}
+)
+LearntPriors = StrEnum("LearntPriors", ["auto", "inputs", "leaves", "none"])
 What = StrEnum("What", ["weights", "units", "both"])
 
 
@@ -79,9 +81,9 @@ def fit(
         _option(
             "--learn-priors",
             help="Prior variances to learn: one for each input and array of weights, one for each "
-            "array, or none.",
+            "array, or none. By default those of inputs in wide networks.",
         ),
-    ] = LearntPriors.inputs,
+    ] = LearntPriors.auto,
     noise_prior: Annotated[
         tuple[float, float] | None,
         _option(
@@ -99,9 +101,10 @@ def fit(
         _option(
             "--posterior",
             help="Weights independent of each other, or with a covariance within each unit (better "
-            "with collinear inputs, and slower); auto tries both, and the free energy chooses.",
+            "with collinear inputs, and slower). linear tries both for the linear model, auto for "
+            "all structures, and the free energy chooses.",
         ),
-    ] = Posterior.mean_field,
+    ] = Posterior.linear,
     what: Annotated[
         What, _option("--what", help="What to prune: single weights, whole units, or both.")
     ] = What.weights,

@@ -29,9 +29,8 @@ class RunSettings:
         hidden: Number of units of every hidden layer; empty for a linear model. None lets the free
             energy choose among structures; see `secateur.selection`.
         inference: "moments", "local" or "global".
-        posterior: "mean-field"; "unit", with covariance within units; or "auto", for the one with
-            the lowest free energy after pruning.
-        learn_priors: Which prior variances to learn: "inputs", "leaves", or None for none.
+        posterior: See `secateur.selection.select_structure`.
+        learn_priors: Likewise.
         noise_prior: Shape and rate of the Gamma prior of the noise's precision, in units of the
             standardised target, or None for the recipe's.
         what: What to prune: "weights", "units" or "both".
@@ -56,8 +55,8 @@ class RunSettings:
     task: str | None = None
     hidden: tuple[int, ...] | None = None
     inference: str = "moments"
-    posterior: str = "mean-field"
-    learn_priors: str | None = "inputs"
+    posterior: str = "linear"
+    learn_priors: str | None = "auto"
     noise_prior: tuple[float, float] | None = None
     what: str = "weights"
     grow: bool = False

@@ -18,13 +18,14 @@ import secateur as sc
 from secateur import report
 from secateur.averaging import Average, choose_average
 from secateur.caveats import find_caveats
+from secateur.dense_structures import STRUCTURES, Structure
 from secateur.distributions import Gamma
 from secateur.pruning.budget import make_budget
 from secateur.remedies import Remedy, UsageError
 from secateur.runs.controls import RunClock, RunSettings
 from secateur.runs.folder import RunFolder
 from secateur.runs.table_model import save_model
-from secateur.selection import STRUCTURES, Selection, Structure, select_structure
+from secateur.selection import Selection, select_structure
 from secateur.tables import EncodedTable, encode_table, read_table
 
 __all__ = ["FinishedRun", "Split", "fit_table", "split_rows"]

@@ -36,12 +36,14 @@ class PrunedClassifier(ClassifierMixin, PrunedEstimator):
             with the lowest free energy; or the number of units of every hidden layer, () for none.
         activation: Activation function; see `secateur.networks.ACTIVATIONS`.
         inference: "moments", "local" or "global": how the free energy is computed.
-        posterior: "mean-field"; "unit", which gives the weights of a unit a covariance; or "auto",
-            which tries both and lets the free energy after pruning choose.
+        posterior: "mean-field"; "unit", which gives the weights of a unit a covariance; "linear",
+            which tries both for the linear model and lets the free energy after pruning choose; or
+            "auto", which tries both for all structures.
         prior_variance: Prior variance v of every weight, for standardised inputs, where it is not
             learnt.
         learn_priors: Prior variances that are learnt: "inputs", "leaves" or None for none; see
-            `secateur.fit`.
+            `secateur.fit`. "auto" learns those of inputs in wide networks, none in narrow ones, and
+            a common one in a linear model that is trained by itself.
         class_weight: Weights of the rows by their class, which multiply `sample_weight`: None for
             1; a dict, with 1 for classes that are not in it; or "balanced", which gives all classes
             the same total weight, with a mean row weight of 1.
@@ -100,9 +102,9 @@ class PrunedClassifier(ClassifierMixin, PrunedEstimator):
         *,
         activation: str = "relu",
         inference: str = "moments",
-        posterior: str = "mean-field",
+        posterior: str = "linear",
         prior_variance: float = 1.0,
-        learn_priors: str | None = "inputs",
+        learn_priors: str | None = "auto",
         class_weight: Any = None,
         missing: str = "mean",
         prune: bool = True,

@@ -17,12 +17,13 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, v
 
 from secateur.averaging import Average, check_weighting
 from secateur.caveats import CaveatWarning, find_caveats
+from secateur.dense_structures import STRUCTURES, Structure
 from secateur.distributions import Normal
 from secateur.likelihoods.base import Likelihood
 from secateur.options import check_count
 from secateur.predictive import Predictive
 from secateur.report.network import find_dense_graph
-from secateur.selection import STRUCTURES, Structure, select_structure
+from secateur.selection import select_structure
 from secateur.sklearn.features import FeatureEncoding, has_categories
 from secateur.tables import Encoding, Target
 from secateur.trained import Trained

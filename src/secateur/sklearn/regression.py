@@ -35,12 +35,14 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
             with the lowest free energy; or the number of units of every hidden layer, () for none.
         activation: Activation function; see `secateur.networks.ACTIVATIONS`.
         inference: "moments", "local" or "global": how the free energy is computed.
-        posterior: "mean-field"; "unit", which gives the weights of a unit a covariance; or "auto",
-            which tries both and lets the free energy after pruning choose.
+        posterior: "mean-field"; "unit", which gives the weights of a unit a covariance; "linear",
+            which tries both for the linear model and lets the free energy after pruning choose; or
+            "auto", which tries both for all structures.
         prior_variance: Prior variance of every weight, for standardised data, where it is not
             learnt.
         learn_priors: Prior variances that are learnt: "inputs", "leaves" or None for none; see
-            `secateur.fit`.
+            `secateur.fit`. "auto" learns those of inputs in wide networks, none in narrow ones, and
+            a common one in a linear model that is trained by itself.
         noise_prior: Shape and rate of the Gamma prior of the noise's precision, for standardised
             targets. Defaults to the recipe's, (1, 0.01).
         likelihood: "gaussian", or "poisson" for targets that are counts.
@@ -99,9 +101,9 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
         *,
         activation: str = "relu",
         inference: str = "moments",
-        posterior: str = "mean-field",
+        posterior: str = "linear",
         prior_variance: float = 1.0,
-        learn_priors: str | None = "inputs",
+        learn_priors: str | None = "auto",
         noise_prior: tuple[float, float] | None = None,
         likelihood: str = "gaussian",
         missing: str = "mean",
