@@ -445,5 +445,5 @@ def test_errors_of_use(monkeypatch):
     with pytest.raises(ExportError, match="inputs=x"):
         to_onnx(own)
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ImportError, match=r"secateur\[onnx\]"):
+    with pytest.raises(ImportError, match="pip install onnx"):
         to_onnx(model)
