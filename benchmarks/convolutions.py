@@ -137,7 +137,7 @@ def make_secateur(name: str, inference: str) -> Callable[[], object]:
     data = Arrays([make_data(shape)])
     trainer = Trainer(model, data, [beliefs], [priors], training)
     state = trainer.restart(trainer.start([jax.random.key(0)]))
-    schedule = trainer._make_schedule(trainer.plan_training())
+    schedule = trainer._make_schedule(trainer.planner.plan_training())
 
     def run():
         nonlocal state

@@ -123,7 +123,7 @@ def secateur(case: Case, algorithm: str, steps: int) -> Callable[[], object]:
     training = Training(replace(RECIPES["default"], batch_size=case.batch))
     trainer = Trainer(model, Arrays([case.data()]), [beliefs], [priors], training)
     state = trainer.restart(trainer.start([jax.random.key(0)]))
-    schedule = trainer._make_schedule(trainer.plan_training())
+    schedule = trainer._make_schedule(trainer.planner.plan_training())
     epochs = max(1, round(steps / trainer.steps))
 
     def run():

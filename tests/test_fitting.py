@@ -298,7 +298,7 @@ def test_an_epoch_uses_every_row_once_with_the_right_weight(inference):
     priors = sc.priors(beliefs, sc.Normal(0.0, 1.0))
     trainer = Trainer(linear_, Arrays([(x, y)]), [beliefs], [priors], Training(recipe))
     state = trainer.restart(trainer.start([KEY]))
-    schedule = trainer._make_schedule(trainer.plan_training())
+    schedule = trainer._make_schedule(trainer.planner.plan_training())
     assert trainer.steps == 4
     _, records = program.train(trainer.spec, state, trainer.constants, trainer._data, schedule, 3)
     residual = y - linear(np.asarray(beliefs.mean), x)

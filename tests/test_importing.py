@@ -1,5 +1,7 @@
 """`from_onnx`: what becomes parameters, what is refused, and what a damaged file can do."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -263,6 +265,31 @@ def test_sequences_of_another_length_than_the_file_says(shape):
         x = np.random.default_rng(0).normal(size=(3, length, 4)).astype(np.float32)
         expected = [length if n == 6 else 3 if n == 0 else n for n in shape]
         np.testing.assert_array_equal(f(params, x), x.reshape(expected))
+
+
+def test_exports_of_a_network_that_does_not_read_all_inputs(tmp_path):
+    """All inputs stay, also on the command line, where columns of tables do not."""
+    ort = pytest.importorskip("onnxruntime")
+    from secateur.exports import export
+    from secateur.importing import as_trained
+    from secateur.runs.folder import RunFolder
+    from secateur.runs.table_model import export_run
+
+    f, params = from_onnx(dense())
+    variance = {n: np.full_like(a, 1e-4) for n, a in params.items()}
+    params["w"][:, 1] = variance["w"][:, 1] = 0
+    trained = as_trained(sc.BayesianModel(f, params, inference="local"))
+    trained = replace(trained, beliefs={n: sc.Normal(a, variance[n]) for n, a in params.items()})
+    x = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    export(trained, tmp_path / "a.onnx", measured=False)
+    (mine,) = ort.InferenceSession(tmp_path / "a.onnx").run(None, {"x": x})
+    np.testing.assert_allclose(mine, f(params, x), atol=1e-6)
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    sc.save(trained, folder.model)
+    sheet = export_run(folder, tmp_path / "a.c", keep_inputs=False, measured=False)
+    assert sheet.size.parameters > 0
+    assert "3" in (tmp_path / "a.h").read_text().split("INPUTS")[1][:4]
 
 
 def test_numbers_of_16_bits():

@@ -38,7 +38,9 @@ def find_row_shape(trained: Trained, inputs: Any) -> tuple[int, ...]:
     if isinstance(network, Gru):
         return (FRAMES, network.inputs)
     if isinstance(network, ImportedFunction) and network.row_shape is not None:
-        return network.row_shape
+        kept = None if trained.compaction is None else trained.compaction.kept_inputs
+        shape = network.row_shape
+        return shape if kept is None else (*shape[:-1], len(kept))
     raise ExportError(
         "the shape of the model's inputs is not known. Give some rows of the data with inputs=…"
     )

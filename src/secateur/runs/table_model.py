@@ -17,6 +17,7 @@ from secateur.averaging import Average
 from secateur.compaction import find_used_inputs
 from secateur.exports import Sheet, export
 from secateur.exports.model_labels import make_labels
+from secateur.importing import ImportedFunction
 from secateur.remedies import Remedy
 from secateur.report.performance import find_class_probabilities
 from secateur.runs.folder import FolderError, RunFolder
@@ -225,6 +226,8 @@ def export_run(
     """
     model = sc.load(folder.find_model())
     rows = {} if data is None else _read_rows(model, data)
+    if any(isinstance(m.model.f, ImportedFunction) for m in list_models(model)):
+        options["keep_inputs"] = None  # there are no columns to leave out
     sheet = export(model, path, **rows, **options)
     if folder.record.is_file():
         record = report.read_record(folder.record)
