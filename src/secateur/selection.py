@@ -318,7 +318,7 @@ def _choose_restart(
     budget: Budget,
     most: int,
 ) -> Candidate:
-    """Return the best restart as a candidate, with at most so many restarts in all."""
+    """Return the best restart as a candidate, which keeps at most `most` restarts."""
     order = sorted(range(len(pruned)), key=lambda run: _rank(pruned[run], budget))
     energies = tuple(p.free_energy for p in pruned)
     best, *others = (
