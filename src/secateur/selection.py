@@ -124,6 +124,7 @@ def select_structure(
     checkpoint: Callable[[str], str | os.PathLike] | None = None,
     progress: bool = True,
     callbacks: tuple[Callback | None, Callback | None] = (None, None),
+    rivals: Sequence[Candidate] = (),
 ) -> Selection:
     """Train and prune dense networks of several structures, and choose by free energy.
 
@@ -155,6 +156,8 @@ def select_structure(
         checkpoint: Function that returns the checkpoint file of "fit" and of "prune".
         progress: Whether to show progress.
         callbacks: Callbacks of training and of pruning; see `secateur.fit`.
+        rivals: Other candidates for the same data. If the best of all is linear, wide structures
+            are left out.
 
     Returns:
         A `Selection`, whose models are networks of their structure alone.
@@ -224,14 +227,14 @@ def select_structure(
             for s, count, end in zip(stage, counts, ends, strict=True)
         ]
 
-    def find_best() -> Candidate:
-        return min(candidates, key=lambda c: _rank(c.pruned, budget))
+    def find_best(among: Sequence[Candidate]) -> Candidate:
+        return min(among, key=lambda c: _rank(c.pruned, budget))
 
     candidates: list[Candidate] = []
     for number, stage in enumerate(divide_structures(structures)):
-        if not number or not _is_linear(find_best()):
+        if not number or not _is_linear(find_best([*candidates, *rivals])):
             candidates += train_stage(number, stage)
-    return Selection(tuple(candidates), find_best())
+    return Selection(tuple(candidates), find_best(candidates))
 
 
 def _choose_priors(stage: Sequence[Structure]) -> str | None:
@@ -267,6 +270,7 @@ def _select_posterior(
     posterior: str,
     structures: Sequence[Structure],
     checkpoint: Any,
+    rivals: Sequence[Candidate],
     **options: Any,
 ) -> Selection:
     """Compare structures with and without covariance within units, where units are not too wide."""
@@ -276,7 +280,12 @@ def _select_posterior(
         if checkpoint is not None and name != POSTERIORS[0]:
             own = _rename_stage(checkpoint, name)
         selection = select_structure(
-            data, posterior=name, structures=chosen, checkpoint=own, **options
+            data,
+            posterior=name,
+            structures=chosen,
+            checkpoint=own,
+            rivals=[*candidates, *rivals],
+            **options,
         )
         candidates = [*selection.candidates, *candidates]
     budget = make_budget(options["prune_options"] or {})
