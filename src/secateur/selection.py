@@ -144,9 +144,9 @@ def select_structure(
         prior: Prior of the weights. Defaults to N(0, 1).
         learn_priors: See `secateur.fit`. "auto" learns a variance for each input in wide structures
             and a common one in linear structures that are trained by themselves. Structures with
-            few units keep the prior as it is.
+            few units keep the prior as it is, unless there is only one.
         restarts: Number of initialisations of every structure. Those with at most ten units in a
-            layer have at least three.
+            layer have at least three, unless there is only one structure.
         recipe: See `secateur.fit`.
         epochs: See `secateur.fit`.
         batch_size: See `secateur.fit`.
@@ -201,7 +201,8 @@ def select_structure(
             posterior=posterior,
         )
         own_priors = _choose_priors(stage) if learn_priors == "auto" else learn_priors
-        counts = [max(restarts, _FEWEST_STARTS) if s.is_narrow else restarts for s in stage]
+        fewest = _FEWEST_STARTS if len(stage) > 1 else 1
+        counts = [max(restarts, fewest) if s.is_narrow else restarts for s in stage]
         runs = [s for s, count in zip(stage, counts, strict=True) for _ in range(count)]
         paths = [
             None if checkpoint is None else checkpoint(name if not number else f"{name}-{number}")
@@ -246,9 +247,10 @@ def _choose_priors(stage: Sequence[Structure]) -> str | None:
     >>> [_choose_priors(stage) for stage in divide_structures(STRUCTURES)]
     [None, 'inputs']
     """
-    if any(s.hidden and not s.is_narrow for s in stage):
-        return "inputs"
-    return None if any(s.hidden for s in stage) else "leaves"
+    if not any(s.hidden for s in stage):
+        return "leaves"
+    is_compared = len(stage) > 1
+    return None if is_compared and all(s.is_narrow or not s.hidden for s in stage) else "inputs"
 
 
 def _is_linear(candidate: Candidate) -> bool:
