@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.special
 import scipy.stats
+from sklearn.datasets import load_iris
 
 import secateur as sc
 from secateur.caveats import find_caveats
@@ -181,6 +182,19 @@ def test_wide_structures_wait_for_narrow_ones():
     assert [s.hidden for s in narrow] == [(), (), (3,), (10,)]
     assert [s.hidden for s in wide] == [(50,), (50,)]
     assert divide_structures([LINEAR, Structure((50,), False)]) == [[LINEAR, ((50,), False)]]
+
+
+def test_wide_structures_are_left_out_where_the_linear_model_with_covariance_is_best():
+    """Of the independent ones alone, the network of 3 units is the best on iris."""
+    x, y = load_iris(return_X_y=True)
+    selection = select_structure(
+        (x, y), outputs=3, likelihood=sc.CategoricalLikelihood(), key=jax.random.key(0),
+        structures=[LINEAR, NARROW, Structure((11,), True)], progress=False,
+    )  # fmt: skip
+    energies = {str(c): c.pruned.free_energy for c in selection.candidates}
+    assert list(energies) == ["linear", str(NARROW), "linear, with covariance"]
+    assert energies[str(NARROW)] < energies["linear"]
+    assert str(selection.best) == "linear, with covariance"
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_units_reports_what_it_does_not_know(monkeypatch):
     assert report.operation == "sinh"
     assert "test_walks.py" in report.where
     assert ("['a']", 1) in report.axes
-    assert "not known: sinh" in repr(unknown)
+    assert "unknown operation: sinh" in repr(unknown)
     monkeypatch.setattr(primitives, "UNIVARIATE", primitives.UNIVARIATE - {"sinh"})
     with pytest.raises(sc.UnsupportedOperation, match="'sinh' has no rule"):
         sc.propagate(f, "moments")(None, sc.believe(w, variance=0.1), jnp.ones((4, 3)))

@@ -124,6 +124,7 @@ def select_structure(
     checkpoint: Callable[[str], str | os.PathLike] | None = None,
     progress: bool = True,
     callbacks: tuple[Callback | None, Callback | None] = (None, None),
+    rivals: Sequence[Candidate] = (),
 ) -> Selection:
     """Train and prune dense networks of several structures, and choose by free energy.
 
@@ -143,9 +144,9 @@ def select_structure(
         prior: Prior of the weights. Defaults to N(0, 1).
         learn_priors: See `secateur.fit`. "auto" learns a variance for each input in wide structures
             and a common one in linear structures that are trained by themselves. Structures with
-            few units keep the prior as it is.
+            few units keep the prior as it is, unless there is only one.
         restarts: Number of initialisations of every structure. Those with at most ten units in a
-            layer have at least three.
+            layer have at least three, unless there is only one structure.
         recipe: See `secateur.fit`.
         epochs: See `secateur.fit`.
         batch_size: See `secateur.fit`.
@@ -155,6 +156,8 @@ def select_structure(
         checkpoint: Function that returns the checkpoint file of "fit" and of "prune".
         progress: Whether to show progress.
         callbacks: Callbacks of training and of pruning; see `secateur.fit`.
+        rivals: Other candidates for the same data. If the best of all is linear, wide structures
+            are left out.
 
     Returns:
         A `Selection`, each of whose models is a network of its own structure.
@@ -198,7 +201,8 @@ def select_structure(
             posterior=posterior,
         )
         own_priors = _choose_priors(stage) if learn_priors == "auto" else learn_priors
-        counts = [max(restarts, _FEWEST_STARTS) if s.is_narrow else restarts for s in stage]
+        fewest = _FEWEST_STARTS if len(stage) > 1 else 1
+        counts = [max(restarts, fewest) if s.is_narrow else restarts for s in stage]
         runs = [s for s, count in zip(stage, counts, strict=True) for _ in range(count)]
         paths = [
             None if checkpoint is None else checkpoint(name if not number else f"{name}-{number}")
@@ -224,14 +228,14 @@ def select_structure(
             for s, count, end in zip(stage, counts, ends, strict=True)
         ]
 
-    def find_best() -> Candidate:
-        return min(candidates, key=lambda c: _rank(c.pruned, budget))
+    def find_best(among: Sequence[Candidate]) -> Candidate:
+        return min(among, key=lambda c: _rank(c.pruned, budget))
 
     candidates: list[Candidate] = []
     for number, stage in enumerate(divide_structures(structures)):
-        if not number or not _is_linear(find_best()):
+        if not number or not _is_linear(find_best([*candidates, *rivals])):
             candidates += train_stage(number, stage)
-    return Selection(tuple(candidates), find_best())
+    return Selection(tuple(candidates), find_best(candidates))
 
 
 def _choose_priors(stage: Sequence[Structure]) -> str | None:
@@ -243,9 +247,10 @@ def _choose_priors(stage: Sequence[Structure]) -> str | None:
     >>> [_choose_priors(stage) for stage in divide_structures(STRUCTURES)]
     [None, 'inputs']
     """
-    if any(s.hidden and not s.is_narrow for s in stage):
-        return "inputs"
-    return None if any(s.hidden for s in stage) else "leaves"
+    if not any(s.hidden for s in stage):
+        return "leaves"
+    is_compared = len(stage) > 1
+    return None if is_compared and all(s.is_narrow or not s.hidden for s in stage) else "inputs"
 
 
 def _is_linear(candidate: Candidate) -> bool:
@@ -267,6 +272,7 @@ def _select_posterior(
     posterior: str,
     structures: Sequence[Structure],
     checkpoint: Any,
+    rivals: Sequence[Candidate],
     **options: Any,
 ) -> Selection:
     """Compare structures with and without covariance within units, where units are not too wide."""
@@ -276,7 +282,12 @@ def _select_posterior(
         if checkpoint is not None and name != POSTERIORS[0]:
             own = _rename_stage(checkpoint, name)
         selection = select_structure(
-            data, posterior=name, structures=chosen, checkpoint=own, **options
+            data,
+            posterior=name,
+            structures=chosen,
+            checkpoint=own,
+            rivals=[*candidates, *rivals],
+            **options,
         )
         candidates = [*selection.candidates, *candidates]
     budget = make_budget(options["prune_options"] or {})
@@ -318,7 +329,7 @@ def _choose_restart(
     budget: Budget,
     most: int,
 ) -> Candidate:
-    """Return the best restart as a candidate, with at most so many restarts in all."""
+    """Return the best restart as a candidate, which keeps at most `most` restarts."""
     order = sorted(range(len(pruned)), key=lambda run: _rank(pruned[run], budget))
     energies = tuple(p.free_energy for p in pruned)
     best, *others = (

@@ -236,6 +236,8 @@ REARRANGEMENTS = (
 KEEPS_UNIFORM = {"broadcast_in_dim", CONVERSION, "reshape", "squeeze", "copy"}
 # Axes of length one inserted, and values copied along axes.
 SPREADS = {"broadcast_in_dim", "reshape", "expand_dims", "squeeze", "copy"}
+# Comparisons that a Gaussian decides with probability 0 or 1, unless both sides are uncertain.
+DECIDED_BY_GAUSSIANS = {"eq", "ne", "is_finite"}
 # What the search for a place in a table is made of.
 IN_A_SEARCH = UNIVARIATE | {"gather", "broadcast_in_dim", "squeeze", "reshape"}
 # What the shift of a softmax may go through before it is subtracted; is_finite and select_n guard

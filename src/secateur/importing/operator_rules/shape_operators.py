@@ -89,7 +89,7 @@ def _other_lengths(call: OperatorCall, x: Any, sizes: list[int]) -> list[int]:
     """Let a shape that was written for some number of frames hold for the number that there is.
 
     PyTorch's exporter writes the length of the example's sequences into the shapes within. Where
-    such a shape does not fit, and fits with one length in the place of another, that is meant.
+    such a shape does not fit, but would fit with one length replaced by another, it is replaced.
     """
     if not call.lengths or is_known(x):
         return sizes
