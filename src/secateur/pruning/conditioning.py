@@ -14,7 +14,7 @@ from secateur.distributions.low_rank import LowRank, condition
 from secateur.distributions.unit_normal import condition_factors
 from secateur.training.coordinates import (
     Coordinates,
-    Directions,
+    LowRankMixing,
     Vectors,
     condition_prior,
     make_factor,
@@ -39,13 +39,13 @@ def condition_vector(
     delta_f = Σ_units ln p_S(0) − ln q_S(0)        exactly, for the set S of each unit
     """
     left = alive & ~gone
-    if isinstance(mixing, Directions):
+    if isinstance(mixing, LowRankMixing):
         shape = mixing.shape_of(log_deviation, alive)
         rows = shape.own.shape
         held = jnp.where(alive, mean, 0).reshape(rows)
         moved, lowered, surprise = condition(held, shape, gone.reshape(rows))
         own = jnp.where(left, jnp.sqrt(lowered.own).reshape(-1), 1)
-        new_mixing: Any = Directions(lowered.directions)
+        new_mixing: Any = LowRankMixing(lowered.directions)
     else:
         units, size, _ = mixing.shape
         factor = make_factor(log_deviation, mixing, alive)
@@ -94,7 +94,7 @@ def order_weights(
 def _order_units(
     mean: Array, log_deviation: Array, mixing: Any, alive: Array, prior: Any, to_the_end: bool
 ) -> Array:
-    if isinstance(mixing, Directions):
+    if isinstance(mixing, LowRankMixing):
         conditioned: Any = _ConditionedLowRank.of(mixing.shape_of(log_deviation, alive))
     else:
         conditioned = _ConditionedFactor(make_factor(log_deviation, mixing, alive))

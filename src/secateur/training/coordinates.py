@@ -16,7 +16,7 @@ from secateur.distributions.unit_normal import condition_factors
 Vectors = tuple[Any, ...]  # JAX arrays, or NumPy arrays before training
 
 
-class Directions(NamedTuple):
+class LowRankMixing(NamedTuple):
     """What has the place of the rest of L where a unit's precision is of low rank.
 
     Attributes:
@@ -42,7 +42,7 @@ class Coordinates(NamedTuple):
     Attributes:
         means: Means, by vector.
         log_deviations: Logarithms of standard deviations, by vector.
-        mixing: The rest of L, by vector: shape (units, size, size), `Directions` of precisions of
+        mixing: The rest of L, by vector: shape (units, size, size), `LowRankMixing` of precisions of
             low rank, or None for independent weights. Empty where there is no covariance at all.
     """
 
@@ -98,7 +98,7 @@ def make_factor(log_deviation: Array, mixing: Array, alive: Array) -> Array:
 
 def make_shape(log_deviation: Array, mixing: Any, alive: Array) -> Any:
     """Return L of every unit, or the covariances of low rank."""
-    if isinstance(mixing, Directions):
+    if isinstance(mixing, LowRankMixing):
         return mixing.shape_of(log_deviation, alive)
     return make_factor(log_deviation, mixing, alive)
 
@@ -133,7 +133,7 @@ def _mixing_of(q: UnitNormal) -> Any:
     if q.lowers:
         shape = LowRank(*map(np.asarray, flat_shape(q)))
         deviation = np.sqrt(np.where(shape.own > 0, shape.own, 1))
-        return Directions(shape.factor / deviation[:, :, None])
+        return LowRankMixing(shape.factor / deviation[:, :, None])
     size = np.shape(q.factor)[-1]
     return np.tril(np.asarray(q.factor).reshape(-1, size, size), -1)
 

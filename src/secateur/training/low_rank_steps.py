@@ -24,8 +24,10 @@ from secateur.distributions.low_rank import LowRank, from_precision
 _PROBES = 4
 # Size of the probes, in deviations of a weight. They lower variances by its square.
 _PROBE_SIZE = 1e-3
-# Eigenvalue of M + I below which a probe says nothing: it lies in weights that are not alive.
+# Eigenvalue of M + I below which a probe says nothing: it is 0, for example.
 _SMALLEST = 0.1
+# Share of the largest square below which a column depends on the others.
+_DEPENDENT = 1e-4
 # Smallest factor of the diagonal in one step.
 _LARGEST_FALL = 0.3
 
@@ -35,7 +37,8 @@ def add_probes(shape: LowRank, key: Array) -> LowRank:
     directions = shape.directions
     units, size, _ = directions.shape
     random = jax.random.normal(key, (units, size, _PROBES), directions.dtype)
-    basis = jnp.linalg.qr(jnp.concatenate([directions, random], axis=2))[0]
+    random = jnp.where((shape.own > 0)[:, :, None], random, 0)
+    basis = _orthonormalise(jnp.concatenate([directions, random], axis=2))
     probes = _PROBE_SIZE * jnp.sqrt(shape.own)[:, :, None] * basis
     return LowRank(shape.own, jnp.concatenate([shape.factor, probes], axis=2))
 
@@ -104,6 +107,19 @@ def _find_directions(product: Array, basis: Array, rank: int) -> tuple[Array, Ar
     squares, turn = squares[:, -rank:], turn[:, :, -rank:]
     length = jnp.sqrt(jnp.maximum(squares, _SMALLEST))
     return squares, half @ (turn / length[:, None, :])
+
+
+def _orthonormalise(columns: Array) -> Array:
+    """Return an orthonormal basis of some columns; zeros for those that depend on others.
+
+    (A QR decomposition takes hundreds of times as long.)
+    """
+    length = jnp.sqrt(jnp.sum(jnp.square(columns), axis=1, keepdims=True))
+    scaled = columns / jnp.where(length > 0, length, 1)
+    squares, turn = jnp.linalg.eigh(_swap(scaled) @ scaled)
+    used = squares > _DEPENDENT * squares[:, -1:]
+    scale = jnp.where(used, 1 / jnp.sqrt(jnp.where(used, squares, 1)), 0)
+    return scaled @ (turn * scale[:, None, :])
 
 
 def _swap(array: Array) -> Array:

@@ -28,7 +28,7 @@ from secateur.distributions import Normal, UnitNormal
 from secateur.distributions.low_rank import LowRank
 from secateur.training.coordinates import (
     Coordinates,
-    Directions,
+    LowRankMixing,
     Vectors,
     flat_shape,
     flatten_low_rank,
@@ -160,7 +160,7 @@ def _find_variance(factor: Any) -> Array:
 
 def _find_mixing(factor: Any) -> Any:
     if isinstance(factor, LowRank):
-        return Directions(factor.directions)
+        return LowRankMixing(factor.directions)
     return jnp.tril(factor, -1)
 
 
