@@ -11,13 +11,35 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from secateur.distributions.jacobi import decompose_symmetric
+
 # Largest share of the variance of a direction that the data may take away, for float32.
 _LARGEST_SHARE = 1 - 1e-6
+
+
+class Spectrum(NamedTuple):
+    """Eigenvalues and eigenvectors of KᵀK, by unit.
+
+    Attributes:
+        shares: Which share of the variance of a direction is gone.
+        basis: Eigenvectors.
+    """
+
+    shares: Array
+    basis: Array
+
+    def root(self) -> Array:
+        """T of the symmetric root (I − K Kᵀ)^½ = I − K T Kᵀ."""
+        values = 1 / (1 + jnp.sqrt(1 - self.shares))
+        return (self.basis * values[..., None, :]) @ jnp.swapaxes(self.basis, -1, -2)
+
+    def log_determinant(self, own: Array) -> Array:
+        """ln |Σ| of the weights that are not certain."""
+        return jnp.sum(jnp.log(_or_one(own)), axis=-1) + jnp.sum(jnp.log1p(-self.shares), axis=-1)
 
 
 class LowRank(NamedTuple):
@@ -42,26 +64,24 @@ class LowRank(NamedTuple):
         """K: the factor in units of the weights' own deviations."""
         return self.factor / jnp.sqrt(_or_one(self.own))[..., None]
 
+    def spectrum(self) -> Spectrum:
+        """Eigenvalues and eigenvectors of KᵀK."""
+        shares, basis = decompose_symmetric(_gram(self.directions))
+        return Spectrum(jnp.clip(shares, 0, _LARGEST_SHARE), basis)
+
     def log_determinant(self) -> Array:
         """ln |Σ| of the weights that are not certain, by unit."""
-        shares = _find_shares(self.directions)[0]
-        logs = jnp.log(_or_one(self.own))
-        return jnp.sum(logs, axis=-1) + jnp.sum(jnp.log1p(-shares), axis=-1)
-
-    def root(self) -> Array:
-        """T of the symmetric root (I − K Kᵀ)^½ = I − K T Kᵀ, by unit."""
-        shares, basis = _find_shares(self.directions)
-        return _compose(basis, 1 / (1 + jnp.sqrt(1 - shares)))
+        return self.spectrum().log_determinant(self.own)
 
     def draw(self, noise: Array) -> Array:
         """Return deviations from the mean: S (I − K T Kᵀ) ξ for standard Normal noise ξ."""
         directions = self.directions
-        inside = self.root() @ (jnp.swapaxes(directions, -1, -2) @ noise[..., None])
+        inside = self.spectrum().root() @ (jnp.swapaxes(directions, -1, -2) @ noise[..., None])
         return jnp.sqrt(self.own) * (noise - (directions @ inside)[..., 0])
 
     def columns(self) -> Array:
         """V of the precision diag(1/own) + V Vᵀ."""
-        shares, basis = _find_shares(self.directions)
+        shares, basis = self.spectrum()
         turned = self.directions @ (basis / jnp.sqrt(1 - shares)[..., None, :])
         return turned / jnp.sqrt(_or_one(self.own))[..., None]
 
@@ -70,7 +90,7 @@ def from_precision(diagonal: Array, columns: Array, live: Array) -> LowRank:
     """Return the covariances of precisions diag(diagonal) + V Vᵀ of the live weights."""
     own = jnp.where(live, 1 / jnp.where(live, diagonal, 1), 0)
     scaled = jnp.sqrt(own)[..., None] * columns
-    values, basis = jnp.linalg.eigh(_gram(scaled))
+    values, basis = decompose_symmetric(_gram(scaled))
     values = jnp.maximum(values, 0)
     values = jnp.minimum(values, _LARGEST_SHARE / (1 - _LARGEST_SHARE))
     turned = scaled @ (basis / jnp.sqrt(1 + values)[..., None, :])
@@ -108,15 +128,16 @@ def condition(mean: Array, shape: LowRank, gone: Array) -> Rest:
     kept = jnp.where(left[..., None], columns, 0)
     rest = from_precision(precision, kept, left)
     pull = jnp.einsum("...ir,...i->...r", jnp.where(gone[..., None], columns, 0), mean)
-    inner = jnp.eye(columns.shape[-1], dtype=columns.dtype)
-    before, after = (inner + _gram(_scale(c, shape.own)) for c in (columns, kept))
-    lower = jnp.linalg.cholesky(after)
-    solved = jax.scipy.linalg.cho_solve((lower, True), pull[..., None])[..., 0]
+    # (I + Vᵀ D⁻¹ V) of all weights and of those that stay.
+    before, _ = decompose_symmetric(_gram(_scale(columns, shape.own)))
+    after, basis = decompose_symmetric(_gram(_scale(kept, shape.own)))
+    before, after = 1 + jnp.maximum(before, 0), 1 + jnp.maximum(after, 0)
+    solved = jnp.einsum("...rq,...q,...sq,...s->...r", basis, 1 / after, basis, pull)
     shift = shape.own * jnp.einsum("...ir,...r->...i", kept, solved)
     distance = jnp.sum(jnp.where(gone, precision * jnp.square(mean), 0), axis=-1)
     distance = distance + jnp.sum(pull * solved, axis=-1)
     logs = jnp.where(gone, jnp.log(_or_one(shape.own)) + np.log(2 * np.pi), 0)
-    change = jnp.linalg.slogdet(after)[1] - jnp.linalg.slogdet(before)[1]
+    change = jnp.sum(jnp.log(after) - jnp.log(before), axis=-1)
     surprise = 0.5 * (jnp.sum(logs, axis=-1) + change + distance)
     return Rest(jnp.where(left, mean + shift, jnp.where(gone, 0, mean)), rest, surprise)
 
@@ -158,13 +179,3 @@ def _scale(columns: Array, own: Array) -> Array:
 
 def _gram(columns: Array) -> Array:
     return jnp.einsum("...ir,...iq->...rq", columns, columns)
-
-
-def _find_shares(directions: Array) -> tuple[Array, Array]:
-    """Eigenvalues and eigenvectors of KᵀK: which share of a direction's variance is gone."""
-    shares, basis = jnp.linalg.eigh(_gram(directions))
-    return jnp.clip(shares, 0, _LARGEST_SHARE), basis
-
-
-def _compose(basis: Array, values: Array) -> Array:
-    return (basis * values[..., None, :]) @ jnp.swapaxes(basis, -1, -2)

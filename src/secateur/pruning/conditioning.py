@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from secateur.distributions import Normal, UnitNormal
+from secateur.distributions.jacobi import decompose_symmetric
 from secateur.distributions.low_rank import LowRank, condition
 from secateur.distributions.unit_normal import condition_factors
 from secateur.training.coordinates import (
@@ -170,7 +171,9 @@ class _ConditionedLowRank(NamedTuple):
         """Return units before anything is removed."""
         columns = shape.columns()
         gram = jnp.einsum("uir,ui,uiq->urq", columns, shape.own, columns)
-        return cls(columns, shape.own, jnp.linalg.inv(jnp.eye(gram.shape[-1])[None] + gram))
+        values, basis = decompose_symmetric(gram)
+        inverse = (basis / (1 + jnp.maximum(values, 0))[:, None, :]) @ jnp.swapaxes(basis, 1, 2)
+        return cls(columns, shape.own, inverse)
 
     @property
     def variance(self) -> Array:

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from secateur.distributions.jacobi import decompose_symmetric
 from secateur.distributions.low_rank import LowRank, from_precision
 
 # Random directions beside those that are known, in which a step looks for new ones.
@@ -44,12 +45,18 @@ def add_probes(shape: LowRank, key: Array) -> LowRank:
 
 
 def move_low_rank(
-    shape: LowRank, probed: LowRank, slope: LowRank, share: Any, prior_precision: Array
+    shape: LowRank,
+    root: Array,
+    probed: LowRank,
+    slope: LowRank,
+    share: Any,
+    prior_precision: Array,
 ) -> LowRank:
     """Return the covariances after a natural-gradient step.
 
     Args:
         shape: Covariances before.
+        root: Their T.
         probed: The same with probes.
         slope: Derivatives, by the probed ones, of the free energy without the entropy of q.
         share: Share of the way to the stationary point.
@@ -68,7 +75,8 @@ def move_low_rank(
     present_diagonal = jnp.where(live, 1 + jnp.sum(jnp.square(columns), axis=2), 0)
     prior = prior_precision * shape.own
 
-    rho = _find_share(shape, basis, target - present, target_diagonal, present_diagonal, share)
+    excess = target - present
+    rho = _find_share(shape, root, basis, excess, target_diagonal, present_diagonal, share)
     mixed = rho[:, None, None]
     moved = (1 - mixed) * (present - basis) + mixed * (target - prior[:, :, None] * basis)
     values, vectors = _find_directions(moved + basis, basis, rank)
@@ -84,13 +92,19 @@ def move_low_rank(
 
 
 def _find_share(
-    shape: LowRank, basis: Array, excess: Array, target: Array, present: Array, share: Any
+    shape: LowRank,
+    root: Array,
+    basis: Array,
+    excess: Array,
+    target: Array,
+    present: Array,
+    share: Any,
 ) -> Array:
     """ρ by unit: smaller where the step is large in terms of Λ itself."""
     directions = shape.directions
     inside = _swap(basis) @ directions
-    root = _swap(basis) @ basis - inside @ shape.root() @ _swap(inside)
-    block = root @ (_swap(basis) @ excess) @ root
+    half = _swap(basis) @ basis - inside @ root @ _swap(inside)
+    block = half @ (_swap(basis) @ excess) @ half
     ratios = jnp.where(present > 0, target / jnp.where(present > 0, present, 1) - 1, 0)
     square = jnp.sum(jnp.square(block), axis=(1, 2)) + jnp.sum(jnp.square(ratios), axis=1)
     return share / (1 + share * jnp.sqrt(square))
@@ -99,11 +113,11 @@ def _find_share(
 def _find_directions(product: Array, basis: Array, rank: int) -> tuple[Array, Array]:
     """Largest eigenvalues, and their vectors, of a matrix known by its product with a basis."""
     core = _swap(basis) @ product
-    values, vectors = jnp.linalg.eigh(0.5 * (core + _swap(core)))
+    values, vectors = decompose_symmetric(0.5 * (core + _swap(core)))
     used = values > _SMALLEST
     scale = jnp.where(used, 1 / jnp.sqrt(jnp.where(used, values, 1)), 0)
     half = product @ (vectors * scale[:, None, :])
-    squares, turn = jnp.linalg.eigh(_swap(half) @ half)
+    squares, turn = decompose_symmetric(_swap(half) @ half)
     squares, turn = squares[:, -rank:], turn[:, :, -rank:]
     length = jnp.sqrt(jnp.maximum(squares, _SMALLEST))
     return squares, half @ (turn / length[:, None, :])
@@ -116,7 +130,7 @@ def _orthonormalise(columns: Array) -> Array:
     """
     length = jnp.sqrt(jnp.sum(jnp.square(columns), axis=1, keepdims=True))
     scaled = columns / jnp.where(length > 0, length, 1)
-    squares, turn = jnp.linalg.eigh(_swap(scaled) @ scaled)
+    squares, turn = decompose_symmetric(_swap(scaled) @ scaled)
     used = squares > _DEPENDENT * squares[:, -1:]
     scale = jnp.where(used, 1 / jnp.sqrt(jnp.where(used, squares, 1)), 0)
     return scaled @ (turn * scale[:, None, :])

@@ -267,9 +267,7 @@ def _run_epoch(
         """Likewise, and let the shapes take a step."""
 
         def compute(moved: Any, factors: Vectors) -> tuple[Array, Any]:
-            derived = Shapes.of_factors(factors)
-            derived = derived._replace(log_determinants=shapes.log_determinants)
-            return compute_objective(moved, derived, *rest)
+            return compute_objective(moved, shapes.with_factors(factors), *rest)
 
         batch = rest[-1]
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.epoch), batch.number)

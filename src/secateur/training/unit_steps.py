@@ -72,15 +72,18 @@ class Shapes(NamedTuple):
     @classmethod
     def of_factors(cls, factors: Vectors) -> Shapes:
         """Return those of some factors."""
+        known = [f.spectrum() if isinstance(f, LowRank) else None for f in factors]
+        roots = tuple(None if s is None else s.root() for s in known)
+        pairs = zip(factors, known, strict=True)
+        logs = tuple(None if s is None else jnp.sum(s.log_determinant(f.own)) for f, s in pairs)
+        return cls((), (), (), roots, logs).with_factors(factors)
+
+    def with_factors(self, factors: Vectors) -> Shapes:
+        """Return these shapes with other factors, and the variances that follow from those."""
         squares = [None if f is None else _find_variance(f) for f in factors]
-        low = [f if isinstance(f, LowRank) else None for f in factors]
-        return cls(
-            factors,
-            tuple(None if v is None else v.reshape(-1) for v in squares),
-            tuple(None if v is None else _find_scale(v) for v in squares),
-            tuple(None if f is None else f.root() for f in low),
-            tuple(None if f is None else jnp.sum(f.log_determinant()) for f in low),
-        )
+        variances = tuple(None if v is None else v.reshape(-1) for v in squares)
+        scales = tuple(None if v is None else _find_scale(v) for v in squares)
+        return self._replace(factors=factors, variances=variances, scales=scales)
 
     def join(self, part: Coordinates) -> Coordinates:
         """Return all coordinates; `part` is what the optimiser moves."""
@@ -136,13 +139,13 @@ class Shapes(NamedTuple):
         """
         share = SHAPE_SHARE * cooling
 
-        def move_one(factor: Any, probed: Any, slope: Any, prior: Any) -> Any:
+        def move_one(factor: Any, root: Any, probed: Any, slope: Any, prior: Any) -> Any:
             if isinstance(factor, LowRank):
                 precision = warmth * _find_prior_precision(prior, factor)
-                return move_low_rank(factor, probed, slope, share, precision)
+                return move_low_rank(factor, root, probed, slope, share, precision)
             return None if factor is None else _move_factor(factor, slope, share)
 
-        columns = zip(self.factors, probed, slopes, priors, strict=True)
+        columns = zip(self.factors, self.roots, probed, slopes, priors, strict=True)
         return Shapes.of_factors(tuple(move_one(*column) for column in columns))
 
 
