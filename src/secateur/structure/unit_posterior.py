@@ -23,7 +23,7 @@ LARGEST_FAN_IN = 512
 # Largest number of weights of a unit that has a full covariance: each has as many factors.
 LARGEST_FULL = 200
 # Number of directions of a precision of low rank.
-RANK = 8
+RANK = 4
 
 Posterior = str | Callable[[str, Any], str]
 

@@ -111,14 +111,18 @@ def _flat_units(mean: Array, factor: Any) -> UnitNormal:
 
 
 def flatten_low_rank(mean: Any, shape: LowRank) -> UnitNormal:
-    """Return a flat belief; only its factors keep the axes of units and weights."""
-    return UnitNormal(mean, shape.variance.reshape(-1), shape.factor, lowers=True)
+    """Return a flat belief; its factors keep the axes of weights and units, in this order.
+
+    (That of a matrix whose columns are units, so that no step of training has to transpose them.)
+    """
+    return UnitNormal(mean, shape.variance.reshape(-1), shape.factor.swapaxes(0, 1), lowers=True)
 
 
 def flat_shape(q: UnitNormal) -> LowRank:
     """Return the covariances of such a flat belief."""
-    variance = q.variance.reshape(q.factor.shape[:2])
-    return LowRank(variance + (q.factor * q.factor).sum(axis=2), q.factor)
+    factor = q.factor.swapaxes(0, 1)
+    variance = q.variance.reshape(factor.shape[:2])
+    return LowRank(variance + (factor * factor).sum(axis=2), factor)
 
 
 def _own_variance(q: UnitNormal) -> np.ndarray:

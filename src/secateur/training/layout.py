@@ -82,6 +82,18 @@ class Place(NamedTuple):
         units = tuple(self.shape[a] for a in self.unit.axes)
         return from_units(own.reshape(*units, -1, *extra), self.shape, self.unit.axes)
 
+    def cut_factor(self, q: UnitNormal) -> Any:
+        """Cut the leaf's factors out of a flat belief."""
+        assert self.unit is not None
+        if not q.lowers:
+            return self.cut(q.factor)
+        rank = len(self.shape)
+        own = q.factor[self.start : self.start + self.size // self.unit.units]
+        others = [a for a in range(rank) if a not in self.unit.axes]
+        order = [*others, *self.unit.axes]
+        rows = own.reshape(*(self.shape[a] for a in order), own.shape[-1])
+        return rows.transpose(*(order.index(a) for a in range(rank)), rank)
+
     def assign(self, whole: np.ndarray, value: Any) -> None:
         """Write the leaf's values into its vector, a NumPy array."""
         value = np.broadcast_to(value, self.shape)
@@ -125,8 +137,7 @@ class Layout(NamedTuple):
         for number, place in enumerate(self.places):
             q = flat[place.vector]
             if place.unit is not None and isinstance(q, UnitNormal):
-                rows = q.factor.reshape(-1, q.factor.shape[-1])
-                factor = place.cut(rows).astype(place.dtype)
+                factor = place.cut_factor(q).astype(place.dtype)
                 own = place.unit.group, place.unit.axes, q.is_whole, q.lowers
                 beliefs[number] = UnitNormal(means[number], variances[number], factor, *own)
         return beliefs
@@ -214,12 +225,12 @@ def _take_prior(place: Place, prior: Any) -> Any:
             return place.cut(parameter).astype(place.dtype)
         return jnp.broadcast_to(parameter.astype(place.dtype), place.shape)
 
-    if isinstance(prior, UnitNormal) and prior.lowers:
-        prior = replace(prior, factor=prior.factor.reshape(-1, prior.factor.shape[-1]))
-    own = jax.tree.map(cut, prior)
-    if isinstance(own, UnitNormal) and place.unit is not None:
-        return replace(own, group=place.unit.group, unit_axes=place.unit.axes)
-    return own
+    if isinstance(prior, UnitNormal) and place.unit is not None:
+        mean, variance = cut(prior.mean), cut(prior.variance)
+        factor = place.cut_factor(prior).astype(place.dtype)
+        own = place.unit.group, place.unit.axes, prior.is_whole, prior.lowers
+        return UnitNormal(mean, variance, factor, *own)
+    return jax.tree.map(cut, prior)
 
 
 def lay_out(

@@ -31,7 +31,6 @@ from secateur.training.coordinates import (
     LowRankMixing,
     Vectors,
     flat_shape,
-    flatten_low_rank,
     make_shape,
 )
 from secateur.training.low_rank_steps import add_probes, move_low_rank
@@ -48,6 +47,7 @@ class Shapes(NamedTuple):
     Attributes:
         factors: L of every unit, or covariances of low rank, by vector; None where there is no
             covariance.
+        rows: The factors as they stand in flat beliefs, likewise.
         variances: Variances of single weights, likewise.
         scales: s of every unit, likewise.
         roots: T of the symmetric root of covariances of low rank; None for others.
@@ -55,6 +55,7 @@ class Shapes(NamedTuple):
     """
 
     factors: Vectors
+    rows: Vectors
     variances: Vectors
     scales: Vectors
     roots: Vectors
@@ -76,14 +77,15 @@ class Shapes(NamedTuple):
         roots = tuple(None if s is None else s.root() for s in known)
         pairs = zip(factors, known, strict=True)
         logs = tuple(None if s is None else jnp.sum(s.log_determinant(f.own)) for f, s in pairs)
-        return cls((), (), (), roots, logs).with_factors(factors)
+        return cls((), (), (), (), roots, logs).with_factors(factors)
 
     def with_factors(self, factors: Vectors) -> Shapes:
         """Return these shapes with other factors, and the variances that follow from those."""
         squares = [None if f is None else _find_variance(f) for f in factors]
         variances = tuple(None if v is None else v.reshape(-1) for v in squares)
         scales = tuple(None if v is None else _find_scale(v) for v in squares)
-        return self._replace(factors=factors, variances=variances, scales=scales)
+        rows = tuple(None if f is None else _find_rows(f) for f in factors)
+        return self._replace(factors=factors, rows=rows, variances=variances, scales=scales)
 
     def join(self, part: Coordinates) -> Coordinates:
         """Return all coordinates; `part` is what the optimiser moves."""
@@ -98,14 +100,13 @@ class Shapes(NamedTuple):
         """Return the flat beliefs; `part` is what the optimiser moves."""
         columns = zip(part.means, part.log_deviations, alive, strict=True)
         held = [(jnp.where(a, m, 0), s, a) for m, s, a in columns]
-        shapes = zip(held, self.variances, self.factors, strict=True)
+        low = [isinstance(f, LowRank) for f in self.factors]
+        shapes = zip(held, self.variances, self.rows, low, strict=True)
         return tuple(
             Normal(m, jnp.where(a, jnp.exp(2 * s), 0))
             if f is None
-            else flatten_low_rank(m, f)
-            if isinstance(f, LowRank)
-            else UnitNormal(m, v, f.reshape(-1, f.shape[-1]))
-            for (m, s, a), v, f in shapes
+            else UnitNormal(m, v, f, lowers=low)
+            for (m, s, a), v, f, low in shapes
         )
 
     def pull_gradient(self, gradient: Coordinates) -> Coordinates:
@@ -159,6 +160,12 @@ def _find_variance(factor: Any) -> Array:
     if isinstance(factor, LowRank):
         return factor.variance
     return jnp.sum(jnp.square(factor), axis=2)
+
+
+def _find_rows(factor: Any) -> Array:
+    if isinstance(factor, LowRank):
+        return factor.factor.swapaxes(0, 1)
+    return factor.reshape(-1, factor.shape[-1])
 
 
 def _find_mixing(factor: Any) -> Any:
