@@ -54,10 +54,10 @@ class BayesianModel:
         inference: `"moments"`, `"independent"`, `"local"` or `"global"`; see `secateur.propagate`.
         posterior: `"mean-field"`, where all weights are independent; `"unit"`, where the weights
             that a unit sums over (with its bias) have a covariance; `"low-rank"`, likewise with a
-            precision of a diagonal and 8 directions, which is what `"unit"` means for units of
+            precision of a diagonal and 4 directions, which is what `"unit"` means for units of
             more than 200 weights; or a function of (path, leaf) that returns one of these.
             Covariance needs Normal priors, and memory: each weight has as many numbers as its
-            unit has weights, or 10 with the low rank.
+            unit has weights, or 6 with the low rank.
         where: Choice of the leaves that are uncertain. Defaults to all arrays of floating-point
             numbers but a library's state, such as the `batch_stats` of a Flax Linen module, which
             stays as it is, with a `StateNote`; see `secateur.believe`.

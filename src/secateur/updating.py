@@ -171,9 +171,7 @@ def _mix_unit_priors(leaves: list[UnitNormal], first: list[Normal], trust: float
     ]
 
 
-def _mix_low_rank_priors(
-    leaves: list[UnitNormal], first: list[Normal], trust: float
-) -> list[Any]:
+def _mix_low_rank_priors(leaves: list[UnitNormal], first: list[Normal], trust: float) -> list[Any]:
     """Likewise, where the units have a precision of low rank: it is mixed as it is."""
     mean, shape = join_low_rank(leaves)
     live = shape.own > 0

@@ -9,7 +9,7 @@ weight that is certain has `own` 0 and a row of zeros in F.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -50,8 +50,8 @@ class LowRank(NamedTuple):
         factor: F, what the directions take off: Σ = diag(own) − F Fᵀ.
     """
 
-    own: Array
-    factor: Array
+    own: Any
+    factor: Any
 
     @property
     def variance(self) -> Array:

@@ -215,7 +215,9 @@ class LoopPropagator(Interpreter):
 def _as_steady(number: int, weight: Uncertain) -> Uncertain:
     """Return a weight of a loop as one that is the same in all of its steps."""
     factor = factor_of(weight)
-    if factor is not None and factor.is_raw and not factor.lowers:  # the units it is part of know what they share
+    if (
+        factor is not None and factor.is_raw and not factor.lowers
+    ):  # the units it is part of know what they share
         return replace(weight, steady=True, loads=NO_LOADS, factor=replace(factor, is_steady=True))
     loads = Loads.of({("weight", number): deviation(weight.variance)})
     return replace(weight, steady=True, loads=loads, factor=None)

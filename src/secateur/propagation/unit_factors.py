@@ -7,8 +7,8 @@ the bias of the same unit adds its own. So the variance of what a unit sums is e
     Var[Σ_i a_i w_i + b] = Σ_k (Σ_i a_i factor_ik + factor_bk)²
 
 whichever way the sum is written. Factors of a precision of low rank lower a diagonal instead of
-making up the covariance, so that `rest − Σ_k (…)²` has its place. Which unit an element belongs to is known while tracing: its
-labels.
+making up the covariance: then it is `rest − Σ_k (…)²`. Which unit an element belongs to is known
+while tracing: its labels.
 """
 
 from __future__ import annotations
@@ -244,9 +244,7 @@ def sample_units(value: Uncertain, noise: Any) -> Array:
 def _draw_low_rank(factor: UnitFactor, others: list[int], noise: Array) -> Array:
     """Draw what a precision of low rank allows; `others` are the axes within units."""
     axes = tuple(a for a in range(noise.ndim) if a not in others)
-    rows = LowRank(
-        to_units(factor.rest, axes), to_units(factor.array, axes, extra=1)
-    )
+    rows = LowRank(to_units(factor.rest, axes), to_units(factor.array, axes, extra=1))
     return from_units(rows.draw(to_units(noise, axes)), noise.shape, axes)
 
 

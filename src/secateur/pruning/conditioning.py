@@ -160,7 +160,7 @@ class _ConditionedFactor(NamedTuple):
 
 
 class _ConditionedLowRank(NamedTuple):
-    """Likewise, by a precision of low rank: (I + Vᵀ D⁻¹ V)⁻¹ of what is left is all that changes."""
+    """Likewise, by a precision of low rank: only (I + Vᵀ D⁻¹ V)⁻¹ of what is left changes."""
 
     columns: Array
     own: Array

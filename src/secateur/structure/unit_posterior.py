@@ -40,7 +40,7 @@ def correlate_units(
         f: The model's function.
         params: Its weights.
         x: Inputs of the right shapes.
-        posterior: "mean-field", "unit" or "low-rank", for all leaves, or a function of (path, leaf).
+        posterior: "mean-field", "unit" or "low-rank" for all leaves, or a function of (path, leaf).
     """
     leaves, paths, treedef = flatten_beliefs(beliefs)
     forms = [

@@ -42,8 +42,8 @@ class Coordinates(NamedTuple):
     Attributes:
         means: Means, by vector.
         log_deviations: Logarithms of standard deviations, by vector.
-        mixing: The rest of L, by vector: shape (units, size, size), `LowRankMixing` of precisions of
-            low rank, or None for independent weights. Empty where there is no covariance at all.
+        mixing: The rest of L, by vector: shape (units, size, size), a `LowRankMixing`, or None for
+            independent weights. Empty where there is no covariance at all.
     """
 
     means: Vectors
