@@ -54,7 +54,7 @@ def read(name: str, seed: int, cache: Path) -> tuple[np.ndarray, np.ndarray]:
         return make_planted(seed)
     if name in UCI:
         data = load_dataset(name)
-        return np.asarray(data.x, float), np.asarray(data.y, float)
+        return np.asarray(data.x, float), np.asarray(data.y, float)[:, :1]
     (table,) = prepare_tables([name], cache)
     frame = pd.read_csv(table.path)
     y = frame.pop(table.table.target).to_numpy(float)[:, None]

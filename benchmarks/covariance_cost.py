@@ -1,6 +1,6 @@
 """Processor time of a training step with covariance within units, beside that of mean field.
 
-    python benchmarks/covariance_cost.py [--networks 13-50-1,784-300-100-10] [--largest 200]
+    python benchmarks/covariance_cost.py [--networks 13-50-1,784-300-100-10] [--largest 100000]
 
 Both posteriors take turns in one run, so that a busy machine slows down both; printed are the
 median processor times of a step, compiling left out, and the median of the ratios. Layers
@@ -17,13 +17,12 @@ import jax
 import numpy as np
 
 import secateur as sc
-from secateur.structure.unit_posterior import LARGEST_FAN_IN
 
 POSTERIORS = ("mean-field", "unit")
 
 
 def make_task(
-    shape: tuple[int, ...], posterior: str, batch_size: int, largest: int = LARGEST_FAN_IN
+    shape: tuple[int, ...], posterior: str, batch_size: int, largest: int = 100_000
 ) -> tuple:
     inputs, *hidden, outputs = shape
     network = sc.networks.Dense(inputs, hidden=tuple(hidden), outputs=outputs)
@@ -76,7 +75,7 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--networks", default="13-50-1,784-300-100-10")
-    parser.add_argument("--largest", type=int, default=LARGEST_FAN_IN, help="fan-in")
+    parser.add_argument("--largest", type=int, default=100_000, help="fan-in")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--repeats", type=int, default=5)

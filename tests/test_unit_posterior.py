@@ -176,13 +176,3 @@ def test_priors_without_a_closed_form_are_an_error():
     model = replace(make_model("unit"), prior=sc.Laplace(0.0, 1.0))
     with pytest.raises(ValueError, match="needs Normal priors"):
         sc.fit(model, DATA[0], key=KEY, progress=False)
-
-
-def test_wide_units_are_an_error_with_a_remedy():
-    def f(w, x):
-        return x @ w
-
-    x = np.zeros((4, 600))
-    model = sc.BayesianModel(f, jnp.zeros((600, 2)), posterior="unit")
-    with pytest.raises(ValueError, match=r"600 each; the limit is 512.*mean-field"):
-        sc.fit(model, (x, np.zeros((4, 2))), key=KEY, progress=False)

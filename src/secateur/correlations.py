@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from secateur.distributions import UnitNormal
+from secateur.distributions import Normal, UnitNormal
+from secateur.distributions.low_rank import LowRank, condition, divergence
 from secateur.distributions.special import cholesky_of_live
 from secateur.distributions.unit_normal import condition_factors, from_units, to_units
 
@@ -44,6 +45,15 @@ def join_leaves(leaves: list[UnitNormal]) -> tuple[Any, Any]:
     return xp.concatenate(means, axis=1), xp.concatenate(rows, axis=1)
 
 
+def join_low_rank(leaves: list[UnitNormal]) -> tuple[Any, LowRank]:
+    """Return means (units, size) and covariances of leaves whose factors lower a diagonal."""
+    mean, factor = join_leaves(leaves)
+    count = int(np.prod(leaves[0].unit_shape))
+    own = [to_units(q.own, q.unit_axes).reshape(count, -1) for q in leaves]
+    xp: Any = np if isinstance(factor, np.ndarray) else jnp
+    return mean, LowRank(xp.concatenate(own, axis=1), factor)
+
+
 def split_leaves(leaves: list[UnitNormal], array: Any) -> list[Any]:
     """Undo `join_leaves` for one array, (units, size, …)."""
     pieces, start = [], 0
@@ -68,6 +78,11 @@ def shared_information(leaves: list[Any], priors: list[Any]) -> Array:
     """
     total = jnp.zeros((), jnp.float32)
     for members in find_groups(leaves):
+        if leaves[members[0]].lowers:
+            total = total + _shared_of_low_rank(
+                [leaves[i] for i in members], [priors[i] for i in members]
+            )
+            continue
         mean, factor = join_leaves([leaves[i] for i in members])
         root, certain = _root_of_live(factor)
         variance = jnp.where(certain, 1, jnp.sum(jnp.square(factor), axis=2))
@@ -88,6 +103,17 @@ def shared_information(leaves: list[Any], priors: list[Any]) -> Array:
     return total
 
 
+def _shared_of_low_rank(leaves: list[UnitNormal], priors: list[Any]) -> Array:
+    mean, shape = join_low_rank(leaves)
+    live = shape.own > 0
+    variance = jnp.where(live, shape.variance, 1)
+    if not isinstance(priors[0], UnitNormal):
+        return 0.5 * (jnp.sum(jnp.log(variance)) - jnp.sum(shape.log_determinant()))
+    centre, own = join_low_rank(priors)
+    alone = Normal(mean, variance).kl(Normal(centre, jnp.where(live, own.variance, 1)))
+    return divergence(mean, shape, centre, own) - jnp.sum(jnp.where(live, alone, 0))
+
+
 def _root_of_live(factor: Array) -> tuple[Array, Array]:
     """Return Cholesky factors of the units (identity for certain weights), and a mask of those."""
     root, certain = cholesky_of_live(factor @ jnp.swapaxes(factor, 1, 2))
@@ -106,11 +132,24 @@ def condition_units(leaves: list[Any], keep: list[Any], cut: list[Any]) -> list[
     new = list(cut)
     for members in find_groups(leaves):
         own = [leaves[i] for i in members]
-        mean, factor = join_leaves(own)
+        if own[0].lowers:
+            mean, shape = join_low_rank(own)
+            factor = shape.factor
+        else:
+            mean, factor = join_leaves(own)
         masks = [True if keep[i] is None else keep[i] for i in members]
         wide = [jnp.broadcast_to(m, q.mean.shape) for m, q in zip(masks, own, strict=True)]
         rows = [to_units(m, q.unit_axes) for m, q in zip(wide, own, strict=True)]
         kept = jnp.concatenate([m.reshape(mean.shape[0], -1) for m in rows], axis=1)
+        if own[0].lowers:
+            live = shape.own > 0
+            left = condition(jnp.where(live, mean, 0), shape, live & ~kept)
+            means = split_leaves(own, jnp.where(kept & ~live, mean, left.mean))
+            owns, factors = split_leaves(own, left.shape.own), split_leaves(own, left.shape.factor)
+            for i, q, m, o, f in zip(members, own, means, owns, factors, strict=True):
+                names = {"group": q.group, "unit_axes": q.unit_axes}
+                new[i] = UnitNormal.of_low_rank(m, LowRank(o, f), **names)
+            continue
         live = jnp.any(factor != 0, axis=2)
         moved, rest, _ = condition_factors(jnp.where(live, mean, 0), factor, live & ~kept)
         means = split_leaves(own, jnp.where(kept & ~live, mean, moved))  # what is certain stays
@@ -125,6 +164,13 @@ def sample_units(keys: Iterator[Array], leaves: list[Any]) -> list[Any]:
     new = list(leaves)
     for members in find_groups(leaves):
         first = leaves[members[0]]
+        if first.lowers:
+            own = [leaves[i] for i in members]
+            mean, shape = join_low_rank(own)
+            noise = jax.random.normal(next(keys), mean.shape, mean.dtype)
+            for i, drawn in zip(members, split_leaves(own, mean + shape.draw(noise)), strict=True):
+                new[i] = drawn
+            continue
         noise = jax.random.normal(next(keys), first.noise_shape, jnp.result_type(first.mean))
         for i in members:
             new[i] = leaves[i].at_noise(noise)

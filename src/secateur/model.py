@@ -34,6 +34,8 @@ class StateNote(UserWarning):
 
 
 POSTERIORS = ("mean-field", "unit")
+# Those, and what "unit" means for units with many weights.
+FORMS = (*POSTERIORS, "low-rank")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +53,11 @@ class BayesianModel:
             `secateur.priors`.
         inference: `"moments"`, `"independent"`, `"local"` or `"global"`; see `secateur.propagate`.
         posterior: `"mean-field"`, where all weights are independent; `"unit"`, where the weights
-            that a unit sums over (with its bias) have a covariance; or a function of (path, leaf)
-            that returns one of these. Covariance needs Normal priors, and memory: each weight has
-            as many numbers as its unit has weights.
+            that a unit sums over (with its bias) have a covariance; `"low-rank"`, likewise with a
+            precision of a diagonal and 4 directions, which is what `"unit"` means for units of
+            more than 200 weights; or a function of (path, leaf) that returns one of these.
+            Covariance needs Normal priors, and memory: each weight has as many numbers as its
+            unit has weights, or 6 with the low rank.
         where: Choice of the leaves that are uncertain. Defaults to all arrays of floating-point
             numbers but a library's state, such as the `batch_stats` of a Flax Linen module, which
             stays as it is, with a `StateNote`; see `secateur.believe`.
@@ -83,10 +87,10 @@ class BayesianModel:
                 f"BayesianModel: inference={self.inference!r} is not an algorithm. Supported: "
                 f"{', '.join(ALGORITHMS)}."
             )
-        if isinstance(self.posterior, str) and self.posterior not in POSTERIORS:
+        if isinstance(self.posterior, str) and self.posterior not in FORMS:
             raise ValueError(
                 f"BayesianModel: posterior={self.posterior!r}. Supported: "
-                f"{', '.join(POSTERIORS)}, or a function of (path, leaf) that returns one of these."
+                f"{', '.join(FORMS)}, or a function of (path, leaf) that returns one of these."
             )
         if self.where is None:
             self._keep_state_certain()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,8 +12,9 @@ import numpy as np
 from jax import Array
 
 from secateur.beliefs import live
-from secateur.correlations import find_groups, join_leaves, split_leaves
+from secateur.correlations import find_groups, join_leaves, join_low_rank, split_leaves
 from secateur.distributions import Normal, UnitNormal
+from secateur.distributions.low_rank import LowRank, from_precision
 from secateur.distributions.unit_normal import to_units
 from secateur.options import check_count, check_key
 from secateur.progress import Callback, Progress
@@ -137,6 +139,8 @@ def _make_priors(beliefs: Any, first_priors: Any, trust: float) -> Any:
 def _mix_unit_priors(leaves: list[UnitNormal], first: list[Normal], trust: float) -> list[Any]:
     """Return priors with the covariance that units have learnt; cut weights are independent."""
     flats = [jax.tree.map(np.asarray, q) for q in leaves]
+    if leaves[0].lowers:
+        return _mix_low_rank_priors(flats, first, trust)
     mean, factor = (a.astype(np.float64) for a in join_leaves(flats))
 
     def join(parameters: list[Any]) -> np.ndarray:
@@ -168,6 +172,32 @@ def _mix_unit_priors(leaves: list[UnitNormal], first: list[Normal], trust: float
     ]
 
 
+def _mix_low_rank_priors(leaves: list[UnitNormal], first: list[Normal], trust: float) -> list[Any]:
+    """Likewise, where the units have a precision of low rank: it is mixed as it is."""
+    mean, shape = join_low_rank(leaves)
+    live = shape.own > 0
+    pairs = list(zip(first, leaves, strict=True))
+    wide = [Normal(*np.broadcast_arrays(p.mean, p.variance, q.mean)[:2]) for p, q in pairs]
+    flat = [UnitNormal(p.mean, p.variance, q.factor, q.group, q.unit_axes)
+            for p, (_, q) in zip(wide, pairs, strict=True)]  # fmt: skip
+    origin = join_leaves(flat)[0]
+    variance = join_leaves([replace(q, mean=q.variance) for q in flat])[0]
+    old = (1 - trust) / variance
+    columns = np.sqrt(trust) * np.asarray(shape.columns())
+    own = trust / np.where(live, shape.own, 1)
+    mixed = from_precision(jnp.asarray(own + old), jnp.asarray(columns), jnp.asarray(live))
+    pull = own * mean + np.einsum("uir,ukr,uk->ui", columns, columns, np.where(live, mean, 0))
+    pull = np.where(live, pull + old * origin, 0)
+    lowered = np.einsum("uir,ukr,uk->ui", mixed.factor, mixed.factor, pull)
+    mean = np.where(live, np.asarray(mixed.own) * pull - lowered, origin)
+    owns = np.where(live, np.asarray(mixed.own), variance).astype(leaves[0].mean.dtype)
+    parts = [split_leaves(leaves, jnp.asarray(a)) for a in (mean, owns, np.asarray(mixed.factor))]
+    return [
+        UnitNormal.of_low_rank(m, LowRank(o, f), group=q.group, unit_axes=q.unit_axes)
+        for q, m, o, f in zip(leaves, *parts, strict=True)
+    ]
+
+
 @jax.jit
 def _mix_priors(beliefs: list[Normal], first_priors: list[Any], trust: float) -> list[Normal]:
     priors = []
@@ -178,6 +208,10 @@ def _mix_priors(beliefs: list[Normal], first_priors: list[Any], trust: float) ->
         pull = trust * q.mean / variance + (1 - trust) * first.mean / first.variance
         priors.append(Normal(jnp.where(alive, pull / precision, first.mean), 1 / precision))
     return priors
+
+
+def _keep_busy(busy: Array, mixing: Array) -> Array:
+    return jnp.where(busy[..., None], mixing, 0)
 
 
 def _redraw_idle(
@@ -196,10 +230,10 @@ def _redraw_idle(
     mixing = list(state.weights.mixing)
     for v, own in enumerate(mixing):
         if own is not None:  # a unit is only drawn again as a whole, to keep what it has learnt
-            shape = own.shape[:-1]
+            shape = jax.tree.leaves(own)[0].shape[:-1]
             busy = jnp.any((state.alive[v] & ~idle[v]).reshape(shape), axis=-1, keepdims=True)
             idle[v] = jnp.broadcast_to(~busy, shape).reshape(idle[v].shape) & state.alive[v]
-            mixing[v] = jnp.where(busy[..., None], own, 0)
+            mixing[v] = jax.tree.map(partial(_keep_busy, busy), own)
 
     def choose(new: Any, old: Any) -> Any:
         columns = zip(idle, new, old, strict=True)

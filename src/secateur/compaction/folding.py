@@ -17,6 +17,7 @@ import numpy as np
 
 from secateur.compaction.analysis import Analysis, BiasedProduct
 from secateur.distributions import Normal, UnitNormal
+from secateur.distributions.low_rank import LowRank
 from secateur.equations import compat
 from secateur.propagation import UnsupportedOperation, draws
 from secateur.pytrees import is_belief
@@ -31,7 +32,8 @@ class Weights:
 
     Attributes:
         means: Means of each array; 1 for values that are not real numbers, such as random keys.
-        variances: Variances of each array; None for an array that is certain.
+        variances: Variances of each array, before factors lower them; None for an array that is
+            certain.
         originals: The original arrays.
         factors: Factors of arrays whose units have a covariance; None for others.
     """
@@ -50,8 +52,11 @@ class Weights:
             own = leaf.mean if uncertain else leaf
             real = jnp.issubdtype(own.dtype, jnp.floating)
             means.append(np.asarray(own) if real else np.ones(own.shape))
-            wide = np.broadcast_to(np.asarray(leaf.variance), own.shape) if uncertain else None
-            variances.append(wide)
+            spread = None
+            if uncertain:
+                lowers = isinstance(leaf, UnitNormal) and leaf.lowers
+                spread = np.asarray(leaf.own if lowers else leaf.variance)
+            variances.append(None if spread is None else np.broadcast_to(spread, own.shape))
         factors = [np.asarray(q.factor) if isinstance(q, UnitNormal) else None for q in leaves]
         return cls(tuple(means), tuple(variances), tuple(leaves), tuple(factors))
 
@@ -62,7 +67,11 @@ class Weights:
         for mean, variance, own, factor in columns:
             if factor is not None:
                 group = {"group": own.group, "unit_axes": own.unit_axes}
-                result.append(UnitNormal.of(jnp.asarray(mean), jnp.asarray(factor), **group))
+                if own.lowers:
+                    shape = LowRank(jnp.asarray(variance), jnp.asarray(factor))
+                    result.append(UnitNormal.of_low_rank(jnp.asarray(mean), shape, **group))
+                else:
+                    result.append(UnitNormal.of(jnp.asarray(mean), jnp.asarray(factor), **group))
             elif variance is not None:
                 result.append(Normal(jnp.asarray(mean), jnp.asarray(variance)))
             else:

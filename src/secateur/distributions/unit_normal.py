@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from secateur.distributions.low_rank import LowRank
 from secateur.distributions.normal import Normal
 from secateur.registration import register_dataclass
 
@@ -20,7 +22,7 @@ __all__ = ["UnitNormal"]
 @partial(
     register_dataclass,
     data_fields=["mean", "variance", "factor"],
-    meta_fields=["group", "unit_axes", "is_whole"],
+    meta_fields=["group", "unit_axes", "is_whole", "lowers"],
 )
 @dataclass(frozen=True, eq=False)
 class UnitNormal(Normal):
@@ -33,6 +35,11 @@ class UnitNormal(Normal):
     are independent. As a `Normal`, it is the marginal belief about each weight, with its own
     `variance`.
 
+    Units with many weights have a precision of low rank instead, and few factors, which lower a
+    diagonal (see `low_rank`):
+
+        Cov(θ_a, θ_b) = own_a 1[a = b] − Σ_k factor_ak factor_bk      own = variance + Σ_k factor_k²
+
     Attributes:
         mean: Means.
         variance: Variance of every weight, the sum of its squared factors.
@@ -41,6 +48,7 @@ class UnitNormal(Normal):
         group: Name that is the same for all leaves that share the ξ of their units.
         unit_axes: Axes of the leaf that count units, in the same order for all leaves of a group.
         is_whole: False if `variance` exceeds what the factors explain; the rest is independent.
+        lowers: Whether the factors lower a diagonal instead of making up the covariance.
 
     Example:
         >>> q = UnitNormal.of(jnp.zeros(2), jnp.array([[1.0, 0.0], [0.6, 0.8]]))
@@ -52,6 +60,7 @@ class UnitNormal(Normal):
     group: str = ""
     unit_axes: tuple[int, ...] = ()
     is_whole: bool = True
+    lowers: bool = False
 
     @classmethod
     def of(
@@ -60,6 +69,18 @@ class UnitNormal(Normal):
         """Return the belief with these factors."""
         xp = np if isinstance(factor, np.ndarray) else jnp
         return cls(mean, xp.sum(xp.square(factor), axis=-1), factor, group, tuple(unit_axes))
+
+    @classmethod
+    def of_low_rank(
+        cls, mean: Any, shape: LowRank, *, group: str = "", unit_axes: tuple[int, ...] = ()
+    ) -> UnitNormal:
+        """Return the belief with a precision of low rank; arrays have the leaf's shape."""
+        return cls(mean, shape.variance, shape.factor, group, tuple(unit_axes), lowers=True)
+
+    @property
+    def own(self) -> Any:
+        """Variances that the factors of a precision of low rank lower."""
+        return self.variance + (self.factor * self.factor).sum(axis=-1)
 
     @property
     def unit_shape(self) -> tuple[int, ...]:
@@ -78,6 +99,7 @@ class UnitNormal(Normal):
             noise: ξ, of shape `noise_shape`.
             own: Noise of every weight alone, where the factors are not the whole variance.
         """
+        assert not self.lowers, "what they share is known for whole groups only: `sample_units`"
         order = np.argsort(self.unit_axes)
         moved = jnp.transpose(noise, (*order, len(order)))
         sizes = [n if a in self.unit_axes else 1 for a, n in enumerate(np.shape(self.mean))]
@@ -95,6 +117,10 @@ class UnitNormal(Normal):
             return jax.vmap(self.sample)(keys).reshape(*shape, *np.shape(self.mean))
         shared, alone = jax.random.split(key)
         dtype = jnp.result_type(self.mean)
+        if self.lowers:
+            noise = jax.random.normal(alone, np.shape(self.mean), dtype)
+            rows = to_low_rank([self]).draw(to_units(noise, self.unit_axes))
+            return self.mean + from_units(rows, np.shape(self.mean), self.unit_axes)
         noise = jax.random.normal(shared, self.noise_shape, dtype)
         own = None
         if not self.is_whole:
@@ -109,7 +135,17 @@ def unit_covariance(*leaves: UnitNormal) -> Any:
         leaves: All leaves of the group, or some of them, for their marginal covariance.
     """
     rows = jnp.concatenate([to_units(q.factor, q.unit_axes, extra=1) for q in leaves], axis=-2)
-    return rows @ jnp.swapaxes(rows, -1, -2)
+    product = rows @ jnp.swapaxes(rows, -1, -2)
+    if not leaves[0].lowers:
+        return product
+    own = to_low_rank(leaves).own
+    return own[..., None] * jnp.eye(own.shape[-1], dtype=own.dtype) - product
+
+
+def to_low_rank(leaves: Sequence[UnitNormal]) -> LowRank:
+    """Return the covariances of the units of a group whose factors lower a diagonal."""
+    rows = jnp.concatenate([to_units(q.factor, q.unit_axes, extra=1) for q in leaves], axis=-2)
+    return LowRank(jnp.concatenate([to_units(q.own, q.unit_axes) for q in leaves], axis=-1), rows)
 
 
 def to_units(array: Any, unit_axes: tuple[int, ...], *, extra: int = 0) -> Any:

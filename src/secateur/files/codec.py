@@ -150,6 +150,7 @@ class Encoder:
             "group": belief.group,
             "axes": list(belief.unit_axes),
             "sources": factor.shape[-1],
+            "lowers": belief.lowers,
             "used": self._keep(np.packbits(used), f"{name}.factor.used"),
             "factor": self._array(jnp.asarray(factor[used]), f"{name}.factor"),
         }
@@ -260,7 +261,8 @@ class Decoder:
         factor = np.zeros(used.size, values.dtype)
         factor[used] = values
         rows = jnp.asarray(factor.reshape(shape))
-        return UnitNormal(mean, variance, rows, str(spec["group"]), axes)
+        lowers = bool(spec["lowers"])
+        return UnitNormal(mean, variance, rows, str(spec["group"]), axes, lowers=lowers)
 
     def decode_prior(self, spec: Any, belief: Any) -> Any:
         """Return the prior of a belief."""

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from secateur.correlations import find_groups, join_low_rank, split_leaves
 from secateur.distributions import Normal, UnitNormal
 from secateur.equations import compat, trace_function
 from secateur.equations.execution import execute_jaxpr, has_fast_form, prefers_fast_forms
@@ -113,7 +114,7 @@ def _sample_leaves(key: Any, tree: Any) -> Any:
     noise = noise_source(key, "global")
     sampled = []
     shared: dict[str, Any] = {}  # by group, the noise that its leaves share
-    for leaf in leaves:
+    for leaf in _sample_low_rank(leaves, noise):
         if isinstance(leaf, UnitNormal):
             leaf = _sample_units(leaf, noise, shared)
         elif is_normal(leaf):
@@ -121,6 +122,19 @@ def _sample_leaves(key: Any, tree: Any) -> Any:
             leaf = mean + deviation(variance) * noise.normal(mean.shape, mean.dtype)
         sampled.append(leaf)
     return jax.tree.unflatten(structure, sampled)
+
+
+def _sample_low_rank(leaves: list[Any], noise: Any) -> list[Any]:
+    """Return leaves with draws in the places of units whose precision is of low rank."""
+    new = list(leaves)
+    for members in find_groups(leaves):
+        own = [leaves[i] for i in members]
+        if own[0].lowers:
+            mean, shape = join_low_rank(own)
+            drawn = mean + shape.draw(noise.normal(mean.shape, mean.dtype))
+            for i, part in zip(members, split_leaves(own, drawn), strict=True):
+                new[i] = part
+    return new
 
 
 def _sample_units(leaf: UnitNormal, noise: Any, shared: dict[str, Any]) -> Any:
@@ -183,9 +197,13 @@ def _as_value(leaf: Any, number: int, numbering: UnitNumbering) -> Any:
     factor = None
     if isinstance(leaf, UnitNormal):
         array = jnp.asarray(leaf.factor).astype(mean.dtype)
-        # (No clipping at 0, which would halve the derivative with respect to the independent part.)
-        rest = None if leaf.is_whole else variance - jnp.sum(jnp.square(array), axis=-1)
-        factor = UnitFactor(array, numbering.label(leaf), mean, True, rest)
+        # (No bound at 0, which would halve the derivative by what is independent.)
+        squares = jnp.sum(jnp.square(array), axis=-1)
+        if leaf.lowers:
+            rest: Any = variance + squares
+        else:
+            rest = None if leaf.is_whole else variance - squares
+        factor = UnitFactor(array, numbering.label(leaf), mean, True, rest, lowers=leaf.lowers)
     return Uncertain(mean, variance, ancestors=frozenset({number}), factor=factor)
 
 

@@ -107,8 +107,9 @@ class LoopPropagator(Interpreter):
         """A scan with means and variances in its carry, and fresh noise in every step."""
         results = _ScanPropagation(self, Scan.of(equation), operands, equation.where).run()
         exactness, remark = _LOOP_EXACTNESS[self.how]
-        _, init, stacked = Scan.of(equation).split(operands)
-        if is_torn([*init, *stacked], []):
+        constants, init, stacked = Scan.of(equation).split(operands)
+        lowered = [f for f in map(factor_of, constants) if f is not None and f.lowers]
+        if lowered or is_torn([*init, *stacked], []):
             exactness, remark = "independent", f"{remark}; {DROPPED}"
         self.record(equation, "scan", "loop", exactness, remark)
         return results
@@ -215,10 +216,12 @@ class LoopPropagator(Interpreter):
 def _as_steady(number: int, weight: Uncertain) -> Uncertain:
     """Return a weight of a loop as one that is the same in all of its steps."""
     factor = factor_of(weight)
-    if factor is not None and factor.is_raw:  # its units track what they share
+    if (
+        factor is not None and factor.is_raw and not factor.lowers
+    ):  # its units track what they share
         return replace(weight, steady=True, loads=NO_LOADS, factor=replace(factor, is_steady=True))
     loads = Loads.of({("weight", number): deviation(weight.variance)})
-    return replace(weight, steady=True, loads=loads)
+    return replace(weight, steady=True, loads=loads, factor=None)
 
 
 class _ScanPropagation:

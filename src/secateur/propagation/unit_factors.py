@@ -6,8 +6,9 @@ the bias of the same unit adds its own. So the variance of what a unit sums is e
 
     Var[Σ_i a_i w_i + b] = Σ_k (Σ_i a_i factor_ik + factor_bk)²
 
-whichever way the sum is written. Which unit an element belongs to is known while tracing: its
-labels.
+whichever way the sum is written. Factors of a precision of low rank lower a diagonal instead of
+making up the covariance: then it is `rest − Σ_k (…)²`. Which unit an element belongs to is known
+while tracing: its labels.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import numpy as np
 from jax import Array
 
 from secateur.distributions import UnitNormal
+from secateur.distributions.low_rank import LowRank
+from secateur.distributions.unit_normal import from_units, to_units
 from secateur.equations import primitives
 from secateur.propagation.covariances import Neighbours, shift_array
 
@@ -65,6 +68,7 @@ class UnitFactor:
         is_raw: Whether the elements are weights that nothing has summed yet.
         rest: Variance that the factors do not explain; None if they explain all of it.
         is_steady: Whether the weights are the same in all steps of a loop.
+        lowers: Whether the factors are taken off `rest` instead of being added.
     """
 
     array: Array
@@ -73,16 +77,27 @@ class UnitFactor:
     is_raw: bool
     rest: Array | None = None
     is_steady: bool = False
+    lowers: bool = False
 
     @property
     def is_whole(self) -> bool:
         """Whether the factors explain the whole variance."""
-        return self.rest is None
+        return self.rest is None or self.lowers
 
     @property
     def variance(self) -> Array:
         """The variance that the factors explain."""
         return jnp.sum(jnp.square(self.array), axis=-1)
+
+    def total(self, array: Array, rest: Array | None) -> Array:
+        """Return the variance of something with such factors and such a rest."""
+        squares = jnp.sum(jnp.square(array), axis=-1)
+        if rest is None:
+            return squares
+        if not self.lowers:
+            return squares + rest
+        # (Positive despite rounding.)
+        return jnp.maximum(rest - squares, jnp.finfo(rest.dtype).eps * rest)
 
     @property
     def neighbours(self) -> Neighbours:
@@ -140,7 +155,7 @@ def with_factor(
     if labels is None:
         return value
     raw = like.is_raw if is_raw is None else is_raw
-    factor = UnitFactor(array, labels, value.mean, raw, rest, like.is_steady)
+    factor = UnitFactor(array, labels, value.mean, raw, rest, like.is_steady, like.lowers)
     near = factor.neighbours if rest is None and not raw else value.neighbours
     return replace(value, factor=factor, neighbours=near)
 
@@ -176,17 +191,17 @@ def add_factors(x: Uncertain, y: Uncertain, sign: float) -> tuple[Array, Callabl
     variance = x.variance + y.variance
     if one is None and other is None:
         return variance, lambda value: value
-    if one is not None and other is not None and one.labels == other.labels:
+    fits = one is not None and other is not None and one.lowers == other.lowers
+    if fits and one is not None and other is not None and one.labels == other.labels:
         first, second = pad_sources(one.array, other.array)
         total = first + sign * second
         rests = [f.rest for f in (one, other) if f.rest is not None]
         rest = sum(rests[1:], start=rests[0]) if rests else None
         if x.loads or y.loads:  # the variances include what they share
             within = 2.0 * sign * jnp.sum(first * second, axis=-1)
-            variance = jnp.maximum(variance + within, 0.0)
+            variance = jnp.maximum(variance + (-within if one.lowers else within), 0.0)
         else:
-            variance = jnp.sum(jnp.square(total), axis=-1)
-            variance = variance if rest is None else variance + rest
+            variance = one.total(total, rest)
         like = replace(one, is_steady=one.is_steady and other.is_steady)
         raw = one.is_raw and other.is_raw
         return variance, lambda value: with_factor(
@@ -214,12 +229,23 @@ def sample_units(value: Uncertain, noise: Any) -> Array:
     assert factor is not None
     shape = [1 if n is None else len(n) for n in factor.labels.axes]
     dtype = value.mean.dtype
+    if factor.lowers:
+        assert factor.rest is not None
+        others = [a for a, n in enumerate(shape) if n == 1]
+        return value.mean + _draw_low_rank(factor, others, noise.normal(value.shape, dtype))
     drawn = noise.normal((*shape, factor.array.shape[-1]), dtype)
     weights = value.mean + jnp.sum(factor.array * drawn, axis=-1)
     if factor.rest is None:
         return weights
     rest = jnp.maximum(factor.rest, jnp.finfo(dtype).tiny)
     return weights + jnp.sqrt(rest) * noise.normal(value.shape, dtype)
+
+
+def _draw_low_rank(factor: UnitFactor, others: list[int], noise: Array) -> Array:
+    """Draw what a precision of low rank allows; `others` are the axes within units."""
+    axes = tuple(a for a in range(noise.ndim) if a not in others)
+    rows = LowRank(to_units(factor.rest, axes), to_units(factor.array, axes, extra=1))
+    return from_units(rows.draw(to_units(noise, axes)), noise.shape, axes)
 
 
 # --- labels through rearrangements ----------------------------------------------------------------

@@ -74,11 +74,8 @@ def _multiply(
         return call.bind(array, by) if on_left else call.bind(by, array)
 
     array = over_sources(lambda column: product(column, signal), factor.array)
-    variance = jnp.sum(jnp.square(array), axis=-1)
-    rest = None
-    if factor.rest is not None:
-        rest = product(factor.rest, signal * signal)
-        variance = variance + rest
+    rest = None if factor.rest is None else product(factor.rest, signal * signal)
+    variance = factor.total(array, rest)
     return UnitProduct(on_left, replace(factor, array=array, labels=labels, rest=rest), variance)
 
 
@@ -121,11 +118,10 @@ def sum_factors(call: Any, x: Uncertain, summed: set[int], result: Uncertain) ->
         kept = tuple(n for a, n in enumerate(labels.axes) if a not in summed)
         labels = replace(labels, axes=kept)
     array = over_sources(call.bind, factor.array)
-    variance = jnp.sum(jnp.square(array), axis=-1)
     rest = None
     if factor.rest is None:
         call.note("exact")
     else:
         rest = call.bind(factor.rest)
-        variance = variance + rest
+    variance = factor.total(array, rest)
     return with_factor(replace(result, variance=variance), array, labels, factor, rest=rest)

@@ -10,9 +10,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from secateur.distributions import Normal, UnitNormal
+from secateur.distributions.jacobi import decompose_symmetric
+from secateur.distributions.low_rank import LowRank, condition
 from secateur.distributions.unit_normal import condition_factors
 from secateur.training.coordinates import (
     Coordinates,
+    LowRankMixing,
     Vectors,
     condition_prior,
     make_factor,
@@ -25,29 +28,38 @@ class ConditionedVector(NamedTuple):
 
     mean: Array
     log_deviation: Array
-    mixing: Array
+    mixing: Any
     delta_f: Array
 
 
 def condition_vector(
-    mean: Array, log_deviation: Array, mixing: Array, alive: Array, gone: Array, prior: Any
+    mean: Array, log_deviation: Array, mixing: Any, alive: Array, gone: Array, prior: Any
 ) -> ConditionedVector:
     """Remove weights of the units of a vector; all arguments are those of one run.
 
     delta_f = Σ_units ln p_S(0) − ln q_S(0)        exactly, for the set S of each unit
     """
-    units, size, _ = mixing.shape
-    factor = make_factor(log_deviation, mixing, alive)
-    held = jnp.where(alive, mean, 0).reshape(units, size)
     left = alive & ~gone
-    moved, rest, surprise = condition_factors(held, factor, gone.reshape(units, size))
-    own = jnp.where(left, jnp.diagonal(rest, axis1=1, axis2=2).reshape(-1), 1)
+    if isinstance(mixing, LowRankMixing):
+        shape = mixing.shape_of(log_deviation, alive)
+        rows = shape.own.shape
+        held = jnp.where(alive, mean, 0).reshape(rows)
+        moved, lowered, surprise = condition(held, shape, gone.reshape(rows))
+        own = jnp.where(left, jnp.sqrt(lowered.own).reshape(-1), 1)
+        new_mixing: Any = LowRankMixing(lowered.directions)
+    else:
+        units, size, _ = mixing.shape
+        factor = make_factor(log_deviation, mixing, alive)
+        held = jnp.where(alive, mean, 0).reshape(units, size)
+        moved, rest, surprise = condition_factors(held, factor, gone.reshape(units, size))
+        own = jnp.where(left, jnp.diagonal(rest, axis1=1, axis2=2).reshape(-1), 1)
+        new_mixing = jnp.tril(rest, -1)
     if isinstance(prior, UnitNormal):
         log_prior = -condition_prior(prior, gone)[1]
     else:
         log_prior = jnp.where(gone, jnp.broadcast_to(prior.log_prob(0.0), gone.shape), 0)
     return ConditionedVector(
-        moved.reshape(-1), jnp.log(own), jnp.tril(rest, -1), jnp.sum(log_prior) + jnp.sum(surprise)
+        moved.reshape(-1), jnp.log(own), new_mixing, jnp.sum(log_prior) + jnp.sum(surprise)
     )
 
 
@@ -81,49 +93,108 @@ def order_weights(
 
 
 def _order_units(
-    mean: Array, log_deviation: Array, mixing: Array, alive: Array, prior: Any, to_the_end: bool
+    mean: Array, log_deviation: Array, mixing: Any, alive: Array, prior: Any, to_the_end: bool
 ) -> Array:
-    units, size, _ = mixing.shape
+    if isinstance(mixing, LowRankMixing):
+        conditioned: Any = _ConditionedLowRank.of(mixing.shape_of(log_deviation, alive))
+    else:
+        conditioned = _ConditionedFactor(make_factor(log_deviation, mixing, alive))
+    units, size = conditioned[0].shape[:2]
     log_prior = jnp.broadcast_to(prior.log_prob(0.0), alive.shape).reshape(units, size)
     live = alive.reshape(units, size)
     limit = jnp.inf if to_the_end else 0.0
 
-    def score(mean: Array, factor: Array, left: Array) -> Array:
-        variance = jnp.where(left, jnp.sum(jnp.square(factor), axis=-1), 1)
+    def score(mean: Array, conditioned: Any, left: Array) -> Array:
+        variance = jnp.where(left, conditioned.variance, 1)
         return jnp.where(left, log_prior - Normal(mean, variance).log_prob(0.0), jnp.inf)
 
     def should_go_on(carry: Any) -> Array:
-        mean, factor, left, _, _ = carry
-        lowest = jnp.min(score(mean, factor, left), axis=1)
+        mean, conditioned, left, _, _ = carry
+        lowest = jnp.min(score(mean, conditioned, left), axis=1)
         return jnp.any((lowest <= limit) & left.any(axis=1))
 
     def step(carry: Any) -> Any:
-        mean, factor, left, scores, highest = carry
-        current = score(mean, factor, left)
+        mean, conditioned, left, scores, highest = carry
+        current = score(mean, conditioned, left)
         lowest, index = jnp.min(current, axis=1), jnp.argmin(current, axis=1)
         goes = (lowest <= limit) & left.any(axis=1)
-        row = jnp.take_along_axis(factor, index[:, None, None], axis=1)[:, 0]
-        length = jnp.sqrt(jnp.sum(jnp.square(row), axis=1))
-        direction = row / jnp.where(length > 0, length, 1)[:, None]
-        along = jnp.einsum("uik,uk->ui", factor, direction)
         at = jnp.take_along_axis(mean, index[:, None], axis=1)[:, 0]
-        shift = along * (at / jnp.where(length > 0, length, 1))[:, None]
+        rest, shift = conditioned.remove(index, at)
         is_it = jnp.arange(size)[None] == index[:, None]
         out = goes[:, None] & is_it
         highest = jnp.where(goes, jnp.maximum(highest, lowest), highest)
         scores = jnp.where(out, highest[:, None], scores)
-        rest = factor - along[:, :, None] * direction[:, None, :]
         mean = jnp.where(goes[:, None], mean - shift, mean)
-        factor = jnp.where(goes[:, None, None], rest, factor)
-        return mean, factor, left & ~out, scores, highest
+        chosen = [
+            jnp.where(goes.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+            for new, old in zip(rest, conditioned, strict=True)
+        ]
+        return mean, type(conditioned)(*chosen), left & ~out, scores, highest
 
-    factor = make_factor(log_deviation, mixing, alive)
     start = jnp.where(live, mean.reshape(units, size), 0)
     scores = jnp.full((units, size), jnp.inf, mean.dtype)
     lowest = jnp.full(units, -jnp.inf, mean.dtype)
-    end = jax.lax.while_loop(should_go_on, step, (start, factor, live, scores, lowest))
-    mean_left, factor_left, left, scores, _ = end
-    return jnp.where(left, score(mean_left, factor_left, left), scores).reshape(-1)
+    end = jax.lax.while_loop(should_go_on, step, (start, conditioned, live, scores, lowest))
+    mean_left, conditioned, left, scores, _ = end
+    return jnp.where(left, score(mean_left, conditioned, left), scores).reshape(-1)
+
+
+class _ConditionedFactor(NamedTuple):
+    """Units from which weights have been removed one by one, by their factors."""
+
+    factor: Array
+
+    @property
+    def variance(self) -> Array:
+        """Variances of the weights that are left."""
+        return jnp.sum(jnp.square(self.factor), axis=-1)
+
+    def remove(self, index: Array, at: Array) -> tuple[_ConditionedFactor, Array]:
+        """Return what is left without a weight of each unit, and what comes off the means."""
+        row = jnp.take_along_axis(self.factor, index[:, None, None], axis=1)[:, 0]
+        length = jnp.sqrt(jnp.sum(jnp.square(row), axis=1))
+        direction = row / jnp.where(length > 0, length, 1)[:, None]
+        along = jnp.einsum("uik,uk->ui", self.factor, direction)
+        shift = along * (at / jnp.where(length > 0, length, 1))[:, None]
+        return _ConditionedFactor(self.factor - along[:, :, None] * direction[:, None, :]), shift
+
+
+class _ConditionedLowRank(NamedTuple):
+    """Likewise, by a precision of low rank: only (I + Vᵀ D⁻¹ V)⁻¹ of what is left changes."""
+
+    columns: Array
+    own: Array
+    inverse: Array
+
+    @classmethod
+    def of(cls, shape: LowRank) -> _ConditionedLowRank:
+        """Return units before anything is removed."""
+        columns = shape.columns()
+        gram = jnp.einsum("uir,ui,uiq->urq", columns, shape.own, columns)
+        values, basis = decompose_symmetric(gram)
+        inverse = (basis / (1 + jnp.maximum(values, 0))[:, None, :]) @ jnp.swapaxes(basis, 1, 2)
+        return cls(columns, shape.own, inverse)
+
+    @property
+    def variance(self) -> Array:
+        """Variances of the weights that are left."""
+        inside = jnp.sum((self.columns @ self.inverse) * self.columns, axis=-1)
+        floor = jnp.finfo(self.own.dtype).eps
+        return self.own * jnp.maximum(1 - self.own * inside, floor)
+
+    def remove(self, index: Array, at: Array) -> tuple[_ConditionedLowRank, Array]:
+        """Return what is left without a weight of each unit, and what comes off the means."""
+        row = jnp.take_along_axis(self.columns, index[:, None, None], axis=1)[:, 0]
+        own = jnp.take_along_axis(self.own, index[:, None], axis=1)[:, 0]
+        # (C − a v vᵀ)⁻¹ = C⁻¹ + C⁻¹ v vᵀ C⁻¹ a / (1 − a vᵀ C⁻¹ v)
+        solved = jnp.einsum("urq,uq->ur", self.inverse, row)
+        share = jnp.minimum(own * jnp.einsum("ur,ur->u", row, solved), 1 - 1e-6)
+        step = (own / (1 - share))[:, None, None] * solved[:, :, None] * solved[:, None, :]
+        inverse = self.inverse + step
+        shift = jnp.einsum("uir,urq,uq->ui", self.columns, inverse, row) * self.own
+        is_it = jnp.arange(self.own.shape[1])[None] == index[:, None]
+        columns = jnp.where(is_it[:, :, None], 0, self.columns)
+        return _ConditionedLowRank(columns, self.own, inverse), -shift * at[:, None]
 
 
 def score_joint(state: TrainingState, members: Vectors, prior: Any) -> Array:

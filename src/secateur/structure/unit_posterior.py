@@ -10,15 +10,20 @@ import jax
 import numpy as np
 
 from secateur.distributions import Normal, UnitNormal
+from secateur.distributions.low_rank import LowRank
 from secateur.distributions.unit_normal import from_units, to_units
-from secateur.model import POSTERIORS
+from secateur.model import FORMS
 from secateur.pytrees import PyTree, flatten_beliefs, is_belief
-from secateur.structure.fan_in import FanIn, find_fan_in
+from secateur.structure.fan_in import find_fan_in
 
 __all__ = ["LARGEST_FAN_IN", "check_unit_priors", "correlate_units"]
 
-# Largest number of weights of a unit that has a covariance: each weight has as many factors.
+# Largest number of weights of a unit for which `posterior="auto"` tries covariance.
 LARGEST_FAN_IN = 512
+# Largest number of weights of a unit that has a full covariance: each has as many factors.
+LARGEST_FULL = 200
+# Number of directions of a precision of low rank.
+RANK = 4
 
 Posterior = str | Callable[[str, Any], str]
 
@@ -35,13 +40,14 @@ def correlate_units(
         f: The model's function.
         params: Its weights.
         x: Inputs of the right shapes.
-        posterior: "mean-field" or "unit", for all leaves, or a function of (path, leaf).
+        posterior: "mean-field", "unit" or "low-rank" for all leaves, or a function of (path, leaf).
     """
     leaves, paths, treedef = flatten_beliefs(beliefs)
-    chosen = [
-        is_belief(leaf) and _choose(posterior, path, leaf.mean) == "unit"
+    forms = [
+        _choose(posterior, path, leaf.mean) if is_belief(leaf) else "mean-field"
         for leaf, path in zip(leaves, paths, strict=True)
     ]
+    chosen = [form != "mean-field" for form in forms]
     if not any(chosen):
         return beliefs
     new = list(leaves)
@@ -50,8 +56,10 @@ def correlate_units(
         axes = [a for i, a in zip(fan_in.leaves, fan_in.unit_axes, strict=True) if chosen[i]]
         if members:
             name = f"{number}: {paths[members[0]]}"
-            _check_size(leaves, paths, FanIn(tuple(members), tuple(axes)))
-            joined = _join(name, [leaves[i] for i in members], axes)
+            own = [leaves[i] for i in members]
+            size = _count_weights(own, axes)
+            is_low = size > LARGEST_FULL or any(forms[i] == "low-rank" for i in members)
+            joined = (_join_low_rank if is_low else _join)(name, own, axes)
             for i, leaf in zip(members, joined, strict=True):
                 new[i] = leaf
     return treedef.unflatten(new)
@@ -70,26 +78,20 @@ def check_unit_priors(priors: PyTree) -> None:
 
 def _choose(posterior: Posterior, path: str, leaf: Any) -> str:
     name = posterior(path, leaf) if callable(posterior) else posterior
-    if name not in POSTERIORS:
+    if name not in FORMS:
         raise ValueError(
-            f"posterior={name!r} for {path or 'the root'}. Supported: {', '.join(POSTERIORS)}, or "
+            f"posterior={name!r} for {path or 'the root'}. Supported: {', '.join(FORMS)}, or "
             "a function of (path, leaf) that returns one of these."
         )
     return name
 
 
-def _check_size(leaves: list[Any], paths: list[str], fan_in: FanIn) -> None:
-    sizes = [
-        math.prod(n for a, n in enumerate(np.shape(leaves[i].mean)) if a not in axes)
-        for i, axes in zip(fan_in.leaves, fan_in.unit_axes, strict=True)
-    ]
-    if sum(sizes) > LARGEST_FAN_IN:
-        names = " and ".join(paths[i] or "the root" for i in fan_in.leaves)
-        raise ValueError(
-            f'posterior="unit" keeps the covariance of all weights of a unit, and those of {names} '
-            f"have {sum(sizes)} each; the limit is {LARGEST_FAN_IN}. Keep this layer independent: "
-            'posterior=lambda path, leaf: "mean-field" for its paths and "unit" for the others.'
-        )
+def _count_weights(leaves: list[Normal], unit_axes: list[tuple[int, ...]]) -> int:
+    """Return the number of weights of a unit."""
+    return sum(
+        math.prod(n for a, n in enumerate(np.shape(q.mean)) if a not in axes)
+        for q, axes in zip(leaves, unit_axes, strict=True)
+    )
 
 
 def _join(name: str, leaves: list[Normal], unit_axes: list[tuple[int, ...]]) -> list[UnitNormal]:
@@ -105,4 +107,22 @@ def _join(name: str, leaves: list[Normal], unit_axes: list[tuple[int, ...]]) -> 
     return [
         UnitNormal.of(q.mean, from_units(own, np.shape(q.mean), axes), group=name, unit_axes=axes)
         for q, own, axes in zip(leaves, rows, unit_axes, strict=True)
+    ]
+
+
+def _join_low_rank(
+    name: str, leaves: list[Normal], unit_axes: list[tuple[int, ...]]
+) -> list[UnitNormal]:
+    """Likewise, with a precision of low rank."""
+    return [
+        UnitNormal.of_low_rank(
+            q.mean,
+            LowRank(
+                np.broadcast_to(np.asarray(q.variance), np.shape(q.mean)),
+                np.zeros((*np.shape(q.mean), RANK), np.asarray(q.variance).dtype),
+            ),
+            group=name,
+            unit_axes=axes,
+        )
+        for q, axes in zip(leaves, unit_axes, strict=True)
     ]

@@ -10,9 +10,27 @@ import numpy as np
 from jax import Array
 
 from secateur.distributions import Normal, UnitNormal
+from secateur.distributions.low_rank import LowRank, condition, divergence
 from secateur.distributions.unit_normal import condition_factors
 
 Vectors = tuple[Any, ...]  # JAX arrays, or NumPy arrays before training
+
+
+class LowRankMixing(NamedTuple):
+    """What has the place of the rest of L where a unit's precision is of low rank.
+
+    Attributes:
+        array: K, shape (units, size, rank). The standard deviations are S; see `low_rank`.
+    """
+
+    array: Any
+
+    def shape_of(self, log_deviation: Array, alive: Array) -> LowRank:
+        """Return the covariances; weights that are not alive are certain."""
+        units, size, _ = self.array.shape
+        live = alive.reshape(units, size)
+        deviation = jnp.where(live, jnp.exp(log_deviation.reshape(units, size)), 0)
+        return LowRank(jnp.square(deviation), deviation[:, :, None] * self.array)
 
 
 class Coordinates(NamedTuple):
@@ -24,8 +42,8 @@ class Coordinates(NamedTuple):
     Attributes:
         means: Means, by vector.
         log_deviations: Logarithms of standard deviations, by vector.
-        mixing: The rest of L, by vector: shape (units, size, size), or None for independent
-            weights. Empty where there is no covariance at all.
+        mixing: The rest of L, by vector: shape (units, size, size), a `LowRankMixing`, or None for
+            independent weights. Empty where there is no covariance at all.
     """
 
     means: Vectors
@@ -63,7 +81,7 @@ class Coordinates(NamedTuple):
         return tuple(
             Normal(jnp.where(a, m, 0), jnp.where(a, jnp.exp(2 * s), 0))
             if o is None
-            else _flat_units(jnp.where(a, m, 0), make_factor(s, o, a))
+            else _flat_units(jnp.where(a, m, 0), make_shape(s, o, a))
             for m, s, o, a in zip(*self, alive, strict=True)
         )
 
@@ -78,18 +96,48 @@ def make_factor(log_deviation: Array, mixing: Array, alive: Array) -> Array:
     return jnp.where(both, mixing, 0) + diagonal[:, :, None] * eye
 
 
-def _flat_units(mean: Array, factor: Array) -> UnitNormal:
+def make_shape(log_deviation: Array, mixing: Any, alive: Array) -> Any:
+    """Return L of every unit, or the covariances of low rank."""
+    if isinstance(mixing, LowRankMixing):
+        return mixing.shape_of(log_deviation, alive)
+    return make_factor(log_deviation, mixing, alive)
+
+
+def _flat_units(mean: Array, factor: Any) -> UnitNormal:
     """Return the flat belief about all units of a vector."""
+    if isinstance(factor, LowRank):
+        return flatten_low_rank(mean, factor)
     return UnitNormal.of(mean, factor.reshape(mean.shape[0], factor.shape[-1]))
 
 
+def flatten_low_rank(mean: Any, shape: LowRank) -> UnitNormal:
+    """Return a flat belief; its factors keep the axes of weights and units, in this order.
+
+    (That of a matrix whose columns are units, so that no step of training has to transpose them.)
+    """
+    return UnitNormal(mean, shape.variance.reshape(-1), shape.factor.swapaxes(0, 1), lowers=True)
+
+
+def flat_shape(q: UnitNormal) -> LowRank:
+    """Return the covariances of such a flat belief."""
+    factor = q.factor.swapaxes(0, 1)
+    variance = q.variance.reshape(factor.shape[:2])
+    return LowRank(variance + (factor * factor).sum(axis=2), factor)
+
+
 def _own_variance(q: UnitNormal) -> np.ndarray:
+    if q.lowers:
+        return np.asarray(flat_shape(q).own).reshape(-1)
     size = np.shape(q.factor)[-1]
     factor = np.asarray(q.factor).reshape(-1, size, size)
     return np.square(np.diagonal(factor, axis1=1, axis2=2)).reshape(-1)
 
 
-def _mixing_of(q: UnitNormal) -> np.ndarray:
+def _mixing_of(q: UnitNormal) -> Any:
+    if q.lowers:
+        shape = LowRank(*map(np.asarray, flat_shape(q)))
+        deviation = np.sqrt(np.where(shape.own > 0, shape.own, 1))
+        return LowRankMixing(shape.factor / deviation[:, :, None])
     size = np.shape(q.factor)[-1]
     return np.tril(np.asarray(q.factor).reshape(-1, size, size), -1)
 
@@ -120,13 +168,24 @@ def make_triangular(factor: np.ndarray) -> np.ndarray:
 
 
 def divergence_of_units(
-    q: Normal, mean: Array, log_deviation: Array, alive: Array, prior: UnitNormal
+    q: Normal,
+    mean: Array,
+    log_deviation: Array,
+    alive: Array,
+    prior: UnitNormal,
+    log_determinant: Array | None = None,
 ) -> Array:
     """KL[q ‖ p] over the live weights of a vector of units, where the prior has covariance too.
 
     In the prior, weights that are not alive are independent of the rest; see `condition_prior`.
     """
     assert isinstance(q, UnitNormal)
+    if q.lowers:
+        own, before = flat_shape(q), flat_shape(prior)
+        rows = own.own.shape
+        return divergence(
+            mean.reshape(rows), own, prior.mean.reshape(rows), before, log_determinant
+        )
     size = prior.factor.shape[-1]
     root = jnp.reshape(prior.factor, (-1, size, size))
     offset = jnp.where(alive, mean - prior.mean, 0).reshape(-1, size, 1)
@@ -143,6 +202,8 @@ def condition_prior(prior: UnitNormal, gone: Array) -> tuple[UnitNormal, Array]:
     Removed weights keep their own mean and variance, independent of all others, in case they grow
     back.
     """
+    if prior.lowers:
+        return _condition_low_rank(prior, gone)
     size = prior.factor.shape[-1]
     mean, root = prior.mean.reshape(-1, size), prior.factor.reshape(-1, size, size)
     out = gone.reshape(-1, size)
@@ -151,3 +212,13 @@ def condition_prior(prior: UnitNormal, gone: Array) -> tuple[UnitNormal, Array]:
     factor = rest + own[:, :, None] * jnp.eye(size, dtype=rest.dtype)[None]
     means = jnp.where(out, mean, moved).reshape(-1)
     return UnitNormal.of(means, factor.reshape(-1, size)), surprise
+
+
+def _condition_low_rank(prior: UnitNormal, gone: Array) -> tuple[UnitNormal, Array]:
+    shape = flat_shape(prior)
+    out = gone.reshape(shape.own.shape)
+    mean = prior.mean.reshape(shape.own.shape)
+    rest = condition(mean, shape, out)
+    own = jnp.where(out, shape.variance, rest.shape.own)
+    means = jnp.where(out, mean, rest.mean).reshape(-1)
+    return flatten_low_rank(means, LowRank(own, rest.shape.factor)), rest.surprise

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,14 +19,17 @@ import numpy as np
 from jax import Array
 
 from secateur.beliefs import complexity
-from secateur.correlations import join_leaves
+from secateur.correlations import join_leaves, join_low_rank
 from secateur.distributions import Normal, UnitNormal
+from secateur.distributions.low_rank import LowRank
 from secateur.distributions.unit_normal import from_units, to_units
 from secateur.pytrees import PyTree, align_tree, flatten_beliefs, is_belief
 from secateur.training.coordinates import (
     Coordinates,
     Vectors,
     divergence_of_units,
+    flat_shape,
+    flatten_low_rank,
     make_triangular,
 )
 
@@ -79,6 +81,18 @@ class Place(NamedTuple):
         units = tuple(self.shape[a] for a in self.unit.axes)
         return from_units(own.reshape(*units, -1, *extra), self.shape, self.unit.axes)
 
+    def cut_factor(self, q: UnitNormal) -> Any:
+        """Cut the leaf's factors out of a flat belief."""
+        assert self.unit is not None
+        if not q.lowers:
+            return self.cut(q.factor)
+        rank = len(self.shape)
+        own = q.factor[self.start : self.start + self.size // self.unit.units]
+        others = [a for a in range(rank) if a not in self.unit.axes]
+        order = [*others, *self.unit.axes]
+        rows = own.reshape(*(self.shape[a] for a in order), own.shape[-1])
+        return rows.transpose(*(order.index(a) for a in range(rank)), rank)
+
     def assign(self, whole: np.ndarray, value: Any) -> None:
         """Write the leaf's values into its vector, a NumPy array."""
         value = np.broadcast_to(value, self.shape)
@@ -122,8 +136,8 @@ class Layout(NamedTuple):
         for number, place in enumerate(self.places):
             q = flat[place.vector]
             if place.unit is not None and isinstance(q, UnitNormal):
-                factor = place.cut(q.factor).astype(place.dtype)
-                own = place.unit.group, place.unit.axes, q.is_whole
+                factor = place.cut_factor(q).astype(place.dtype)
+                own = place.unit.group, place.unit.axes, q.is_whole, q.lowers
                 beliefs[number] = UnitNormal(means[number], variances[number], factor, *own)
         return beliefs
 
@@ -210,10 +224,12 @@ def _take_prior(place: Place, prior: Any) -> Any:
             return place.cut(parameter).astype(place.dtype)
         return jnp.broadcast_to(parameter.astype(place.dtype), place.shape)
 
-    own = jax.tree.map(cut, prior)
-    if isinstance(own, UnitNormal) and place.unit is not None:
-        return replace(own, group=place.unit.group, unit_axes=place.unit.axes)
-    return own
+    if isinstance(prior, UnitNormal) and place.unit is not None:
+        mean, variance = cut(prior.mean), cut(prior.variance)
+        factor = place.cut_factor(prior).astype(place.dtype)
+        own = place.unit.group, place.unit.axes, prior.is_whole, prior.lowers
+        return UnitNormal(mean, variance, factor, *own)
+    return jax.tree.map(cut, prior)
 
 
 def lay_out(
@@ -271,7 +287,7 @@ def lay_out(
     flat = list(map(Normal, means, variances))
     for group, vector in vector_of.items():
         members = [q for q in uncertain if isinstance(q, UnitNormal) and q.group == group]
-        flat[vector] = UnitNormal.of(means[vector], _join_factors(members, dtype))
+        flat[vector] = _flatten_units(means[vector], members, dtype)
     return layout, tuple(flat), certain
 
 
@@ -280,6 +296,14 @@ def _place_units(leaf: UnitNormal, vector: int, lengths: list[int], size: int) -
     shape, count = np.shape(leaf.mean), math.prod(leaf.unit_shape)
     unit = UnitPlace(leaf.group, leaf.unit_axes, count, size)
     return Place(vector, lengths[vector] // count, shape, jnp.result_type(leaf.mean), unit)
+
+
+def _flatten_units(mean: Any, members: list[UnitNormal], dtype: Any) -> UnitNormal:
+    """Return the flat belief about a group of leaves."""
+    if members[0].lowers:
+        shape = join_low_rank(members)[1]
+        return flatten_low_rank(mean, LowRank(*(a.astype(dtype) for a in shape)))
+    return UnitNormal.of(mean, _join_factors(members, dtype))
 
 
 def _join_factors(leaves: list[UnitNormal], dtype: Any) -> Any:
@@ -353,7 +377,7 @@ def _join_unit_priors(
     for place, prior in zip(places, leaf_priors, strict=True):
         place.assign(mean, np.asarray(prior.mean))
     own = [jax.tree.map(np.asarray, prior) for prior in leaf_priors]
-    return UnitNormal.of(mean, _join_factors(own, layout.dtype))
+    return _flatten_units(mean, own, layout.dtype)
 
 
 def _join_parameter(
@@ -375,19 +399,42 @@ def flat_complexity(
     alive: Vectors,
     priors: tuple[Any, ...],
     flat: tuple[Normal, ...] | None = None,
+    log_determinants: Vectors | None = None,
 ) -> Array:
-    """KL[q ‖ p] over the live weights, in nats; `flat` are their beliefs, if those are known."""
+    """KL[q ‖ p] over the live weights, in nats.
+
+    Args:
+        weights: What the optimiser moves.
+        alive: Which weights are alive.
+        priors: Priors by vector.
+        flat: Their beliefs, if those are known.
+        log_determinants: Sums of ln |Σ| over the units of vectors with a precision of low rank, if
+            those are known; None for other vectors.
+    """
     flat = weights.beliefs(alive) if flat is None else flat
-    columns = zip(flat, weights.means, weights.log_deviations, alive, priors, strict=True)
+    known = log_determinants or (None,) * len(flat)
+    columns = zip(flat, weights.means, weights.log_deviations, alive, priors, known, strict=True)
     return sum(itertools.starmap(_complexity, columns), start=jnp.zeros((), flat[0].mean.dtype))
 
 
-def _complexity(q: Normal, mean: Array, log_deviation: Array, alive: Array, prior: Any) -> Array:
+def _complexity(
+    q: Normal,
+    mean: Array,
+    log_deviation: Array,
+    alive: Array,
+    prior: Any,
+    log_determinant: Array | None,
+) -> Array:
     if not isinstance(prior, Normal):
         return complexity(q, prior)
     if isinstance(prior, UnitNormal):
-        return divergence_of_units(q, mean, log_deviation, alive, prior)
+        return divergence_of_units(q, mean, log_deviation, alive, prior, log_determinant)
     # The closed form from ln σ as it is, without a logarithm per weight and step.
     square = q.variance + jnp.square(mean - prior.mean)
+    if isinstance(q, UnitNormal) and q.lowers:
+        if log_determinant is None:
+            log_determinant = jnp.sum(flat_shape(q).log_determinant())
+        own = square / prior.variance - 1 + jnp.log(prior.variance)
+        return 0.5 * (jnp.sum(jnp.where(alive, own, 0)) - log_determinant)
     logarithm = 2 * log_deviation - jnp.log(prior.variance)
     return 0.5 * jnp.sum(jnp.where(alive, square / prior.variance - 1 - logarithm, 0))

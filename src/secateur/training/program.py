@@ -253,7 +253,9 @@ def _run_epoch(
             noise = jax.tree.map(lambda old, new: old + share * (new - old), noise, fresh)
         else:
             noise = jax.tree.map(jax.nn.softplus, free)
-        divergence = flat_complexity(shapes.join(part), state.alive, state.prior, flat)
+        divergence = flat_complexity(
+            shapes.join(part), state.alive, state.prior, flat, shapes.log_determinants
+        )
         likelihood = constants.likelihood
         parts = compute_parts(divergence, likelihood, noise, prediction, targets, weights=counts)
         accuracy = schedule.row_weight * parts.accuracy
@@ -268,11 +270,15 @@ def _run_epoch(
         """Likewise, and let the shapes take a step."""
 
         def compute(moved: Any, factors: Vectors) -> tuple[Array, Any]:
-            return compute_objective(moved, Shapes.of_factors(factors), *rest)
+            return compute_objective(moved, shapes.with_factors(factors), *rest)
 
-        both, result = jax.grad(compute, argnums=(0, 1), has_aux=True)(moved, shapes.factors)
+        batch = rest[-1]
+        key = jax.random.fold_in(jax.random.fold_in(state.key, state.epoch), batch.number)
+        probed = shapes.probe(key)
+        both, result = jax.grad(compute, argnums=(0, 1), has_aux=True)(moved, probed)
         slopes, by_factors = both[0], jax.tree.map(lambda g: schedule.size * g, both[1])
-        after = shapes.move(by_factors, rest[-1].rate / schedule.rate)
+        cooling = batch.rate / schedule.rate
+        after = shapes.move(probed, by_factors, cooling, state.prior, batch.warmth)
         return (shapes.pull_gradient(slopes[0]), slopes[1]), result, after
 
     def step(carry: Any, batch: Batch) -> tuple[Any, None]:

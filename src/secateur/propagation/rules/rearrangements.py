@@ -123,7 +123,9 @@ def _move_factors(
         known = [f for f in factors if f is not None]
         axis = call.params["dimension"]
         labels = join_labels([f.labels for f in known], axis)
-        if len(known) < len(factors) or any(f.is_raw != first.is_raw for f in known):
+        if len(known) < len(factors) or any(
+            (f.is_raw, f.lowers) != (first.is_raw, first.lowers) for f in known
+        ):
             return results
         array = jnp.concatenate(pad_sources(*(f.array for f in known)), axis=axis)
         rest = None
