@@ -37,9 +37,8 @@ class PrunedClassifier(ClassifierMixin, PrunedEstimator):
         activation: Activation function; see `secateur.networks.ACTIVATIONS`.
         inference: "moments", "local" or "global": how the free energy is computed.
         posterior: "mean-field"; "unit", which gives the weights of a unit a covariance; "linear",
-            which tries both for the linear model and, if covariance is best there, for networks of
-            few units, and lets the free energy after pruning choose; or "auto", which tries both
-            for all structures.
+            which tries both for the linear model and lets the free energy after pruning choose; or
+            "auto", which tries both for all structures.
         prior_variance: Prior variance v of every weight, for standardised inputs, where it is not
             learnt.
         learn_priors: Prior variances that are learnt: "inputs", "leaves" or None for none; see

@@ -36,9 +36,8 @@ class PrunedRegressor(MultiOutputMixin, RegressorMixin, PrunedEstimator):
         activation: Activation function; see `secateur.networks.ACTIVATIONS`.
         inference: "moments", "local" or "global": how the free energy is computed.
         posterior: "mean-field"; "unit", which gives the weights of a unit a covariance; "linear",
-            which tries both for the linear model and, if covariance is best there, for networks of
-            few units, and lets the free energy after pruning choose; or "auto", which tries both
-            for all structures.
+            which tries both for the linear model and lets the free energy after pruning choose; or
+            "auto", which tries both for all structures.
         prior_variance: Prior variance of every weight, for standardised data, where it is not
             learnt.
         learn_priors: Prior variances that are learnt: "inputs", "leaves" or None for none; see
