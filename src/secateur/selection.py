@@ -69,13 +69,9 @@ class Candidate(NamedTuple):
     pruned: Trained
     restarts: tuple[Trained, ...]
 
-    @property
-    def has_covariance(self) -> bool:
-        """Whether the weights of a unit have a covariance."""
-        return self.fitted.model.posterior == "unit"
-
     def __str__(self) -> str:
-        return f"{self.structure}, with covariance" if self.has_covariance else str(self.structure)
+        has_covariance = self.fitted.model.posterior == "unit"
+        return f"{self.structure}, with covariance" if has_covariance else str(self.structure)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,8 +140,7 @@ def select_structure(
         inference: See `BayesianModel`.
         posterior: "mean-field" or "unit"; see `BayesianModel`. "auto" trains and prunes the
             structures with each of them, and the free energy chooses among all. "linear" does so
-            for the linear structure and, if covariance gives the best model of all, for those with
-            at most ten units in a layer.
+            for the linear structure, and keeps the weights of the others independent.
         prior: Prior of the weights. Defaults to N(0, 1).
         learn_priors: See `secateur.fit`. "auto" learns a variance for each input in wide structures
             and a common one in linear structures that are trained by themselves. Structures with
@@ -282,28 +277,21 @@ def _select_posterior(
 ) -> Selection:
     """Compare structures with and without covariance within units, where units are not too wide."""
     candidates: list[Candidate] = []
-    budget = make_budget(options["prune_options"] or {})
-
-    def train(name: str, chosen: Sequence[Structure], label: str) -> None:
+    for name, chosen in _plan_posteriors(posterior, structures, np.shape(data[0])[1]):
+        own = checkpoint
+        if checkpoint is not None and name != POSTERIORS[0]:
+            own = _rename_stage(checkpoint, name)
         selection = select_structure(
             data,
             posterior=name,
             structures=chosen,
-            checkpoint=_rename_stage(checkpoint, label),
+            checkpoint=own,
             rivals=[*candidates, *rivals],
             **options,
         )
-        candidates[:0] = selection.candidates
-
-    def find_best() -> Candidate:
-        return min(candidates, key=lambda c: _rank(c.pruned, budget))
-
-    for name, chosen in _plan_posteriors(posterior, structures, np.shape(data[0])[1]):
-        train(name, chosen, "" if name == POSTERIORS[0] else name)
-    narrow = [s for s in structures if s.hidden and s.is_narrow]
-    if posterior == "linear" and narrow and find_best().has_covariance:
-        train("unit", narrow, "unit-narrow")
-    return Selection(tuple(candidates), find_best())
+        candidates = [*selection.candidates, *candidates]
+    budget = make_budget(options["prune_options"] or {})
+    return Selection(tuple(candidates), min(candidates, key=lambda c: _rank(c.pruned, budget)))
 
 
 def _plan_posteriors(
@@ -323,11 +311,8 @@ def _plan_posteriors(
     return [p for p in plan if p[1] and (p[0] != "unit" or widest <= LARGEST_FAN_IN)]
 
 
-def _rename_stage(checkpoint: Callable[[str], Any] | None, label: str) -> Any:
-    """Return the checkpoint files of a stage that has a label."""
-    if checkpoint is None or not label:
-        return checkpoint
-    return lambda stage: checkpoint(f"{stage}-{label}")
+def _rename_stage(checkpoint: Callable[[str], Any], name: str) -> Callable[[str], Any]:
+    return lambda stage: checkpoint(f"{stage}-{name}")
 
 
 def _rank(trained: Trained, budget: Budget) -> tuple[bool, float, int]:
