@@ -39,8 +39,10 @@ def compiled_quickly():
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-# Without pruning or hidden layers: everything is compiled anew for every shape of data.
-TINY = {"hidden": (), "epochs": 20, "prune": False, "random_state": 0}
+# Without pruning, hidden layers or covariance: everything is compiled anew for every shape of data.
+TINY = {
+    "hidden": (), "epochs": 20, "posterior": "mean-field", "prune": False, "random_state": 0,
+}  # fmt: skip
 
 # Trainings that have levelled off differ by rounding only; before, Adam enlarges it.
 LEVEL = {"epochs": 3000}
