@@ -370,7 +370,7 @@ def test_rates_and_deviations_follow_small_weights():
     recipe = replace(RECIPES["trained"], rate=2e-3)
     params = {"small": jnp.full((3, 4), 1e-3), "large": jnp.ones((3, 4)), "zero": jnp.zeros(4)}
     beliefs = sc.believe(params, variance=1.0)
-    scales = dict(zip(sorted(params), find_rate_scales(recipe, beliefs), strict=True))
+    scales = dict(zip(sorted(params), find_rate_scales(2e-3, 0.05, beliefs), strict=True))
     assert scales == {"large": 1.0, "small": 2.0**-6, "zero": 1.0}  # 0.05 · 0.001 / 0.002 = 1/40
     start = make_initial_beliefs(
         recipe, KEY, beliefs, sc.priors(beliefs, sc.Normal(0.0, 1.0)), redraw=False
@@ -381,7 +381,7 @@ def test_rates_and_deviations_follow_small_weights():
     np.testing.assert_allclose(deviations["zero"], np.exp(-4.5), rtol=1e-6)
     layout, flat, _ = lay_out(beliefs)
     weights = Coordinates.from_beliefs(flat)
-    optimiser = make_adam(layout, None, find_rate_scales(recipe, beliefs))
+    optimiser = make_adam(layout, None, find_rate_scales(2e-3, 0.05, beliefs))
     moved = (weights, None)
     gradient = jax.tree.map(lambda a: np.full_like(a, 7.0), moved)
     (update, _), _ = optimiser.update(gradient, optimiser.init(moved), moved)

@@ -22,7 +22,7 @@ __all__ = [
     "take_structure",
 ]  # fmt: skip
 
-# Number of units of a layer up to which a structure is narrow, and trained in any case.
+# Structures with at most this number of units per layer are narrow, and always trained.
 _NARROW = 10
 
 
@@ -50,13 +50,13 @@ class Structure(NamedTuple):
         return bool(self.hidden) and max(self.hidden) <= _NARROW
 
     def make_network(self, inputs: int, outputs: int, activation: str) -> Dense:
-        """Return the network of this structure; a constant is a linear one, all of it cut."""
+        """Return the network of this structure; a constant is a linear one with all weights cut."""
         path = self.linear_path and bool(self.hidden)
         return Dense(inputs, self.hidden, outputs, activation, linear_path=path)
 
 
-# Where data are few, units at their prior add so much variance that nothing is learnt: a wide
-# network must never be the only one that is tried.
+# With few data, units at their prior add so much variance that nothing is learnt: a wide network
+# must never be the only candidate.
 STRUCTURES = (
     Structure((), False),
     Structure((), True),
@@ -84,7 +84,7 @@ def divide_structures(structures: Sequence[Structure]) -> list[list[Structure]]:
 def join_structures(
     structures: Sequence[Structure], inputs: int, outputs: int, activation: str
 ) -> Dense:
-    """Return the smallest network that all structures are part of."""
+    """Return the smallest network that contains all structures."""
     depths = {len(s.hidden) for s in structures} - {0}
     if len(depths) > 1:
         raise ValueError(
@@ -97,7 +97,7 @@ def join_structures(
 
 
 def _find_indices(whole: Dense, structure: Structure) -> Any:
-    """Return, for every array of the whole network, the part that a structure has."""
+    """Return, for every array of the whole network, the part that belongs to a structure."""
     own = structure.hidden or (0,) * len(whole.hidden)
     sizes = [whole.inputs, *own, whole.outputs]
     path = (slice(0, whole.inputs if structure.linear_path else 0), slice(None))
@@ -122,7 +122,7 @@ def make_start(whole: Dense, structure: Structure, recipe: Recipe, key: Array) -
     """Return the beliefs that a structure starts from, as part of the whole network."""
     deviation = 1.0 if recipe.initial_deviation is None else recipe.initial_deviation
     params = jax.tree.map(np.array, whole.init(key))
-    # As large as those of a network that has no more units than this.
+    # With the spread of a network that has only these units.
     for layer, all_units, own in zip(
         params["layers"][1:], whole.hidden, structure.hidden or whole.hidden, strict=True
     ):
@@ -142,7 +142,7 @@ def _is_index(node: Any) -> bool:
 
 
 def take_structure(trained: Trained, structure: Structure) -> Trained:
-    """Return a model of the whole network as one of its structure alone."""
+    """Reduce a model of the whole network to a model of its structure."""
     model, training = trained.model, trained.training
     whole = model.f
     assert isinstance(whole, Dense)
@@ -152,7 +152,7 @@ def take_structure(trained: Trained, structure: Structure) -> Trained:
     indices = _find_indices(whole, structure)
 
     def take(tree: Any) -> Any:
-        if not structure.hidden:  # what is left is one layer
+        if not structure.hidden:  # one layer remains
             return {"layers": [{"weights": tree["linear"], "bias": tree["layers"][-1]["bias"]}]}
         return tree if structure.linear_path else {"layers": tree["layers"]}
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from secateur.equations import compat
-from secateur.equations.primitives import CONTROL_FLOW, KINDS, Policies, Policy, policies
+from secateur.equations.primitives import CONTROL_FLOW, Policies, Policy, policies
 from secateur.equations.tracing import Atom, Equation, KnownValue, Program, Slot
 
 # rule(interpreter, equation, operands) -> the values of the results
@@ -60,11 +60,6 @@ class Interpreter:
         method = CONTROL_FLOW.get(name)
         looks_inside = method and getattr(cls, method) is not getattr(Interpreter, method)
         return name in cls.rules or bool(looks_inside)
-
-    @classmethod
-    def policy(cls, name: str) -> Policy:
-        """Return what the walk does with a primitive that it has no rule for."""
-        return cls.policies[KINDS.get(name)]
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Evaluate the program on these values of its inputs."""

@@ -113,7 +113,7 @@ class Process:
         """Cut while the weight of the complexity still rises, if the recipe says so.
 
         Free energies of these rounds are those of their last epoch of training. They are not
-        judged: what is best for a smaller weight of the complexity is not what is wanted.
+        judged, because they belong to different weights of the complexity.
 
         Args:
             name: What the move is called.
@@ -124,7 +124,7 @@ class Process:
         if not count:
             return
         self._phases_asked += 1
-        if self._phases_asked <= self.phases:  # over before the process was interrupted
+        if self._phases_asked <= self.phases:  # finished before the process was interrupted
             return
         while self.gradual_rounds < count and not self._progress.stopped:
             start_time, self.number = time.monotonic(), self.number + 1

@@ -219,20 +219,19 @@ def make_adam(
     return optax.chain(*steps)
 
 
-def find_rate_scales(recipe: Recipe, beliefs: PyTree) -> tuple[float, ...]:
+def find_rate_scales(rate: float, relative_rate: float, beliefs: PyTree) -> tuple[float, ...]:
     """Return the factors of the rate, by uncertain leaf, that `Recipe.relative_rate` asks for.
 
     They are powers of two, so that compiled programs are reused for weights of similar sizes.
 
     Args:
-        recipe: See `Recipe`.
+        rate: See `Recipe`.
+        relative_rate: See `Recipe`.
         beliefs: Beliefs whose means are the model's params.
     """
-    if recipe.relative_rate is None:
-        return ()
     leaves = [np.asarray(q.mean) for q in flatten_beliefs(beliefs)[0] if is_belief(q)]
     sizes = [float(np.sqrt(np.mean(np.square(a, dtype=np.float64)))) for a in leaves]
-    limits = [recipe.relative_rate * size / recipe.rate for size in sizes]
+    limits = [relative_rate * size / rate for size in sizes]
     return tuple(2.0 ** math.floor(math.log2(n)) if 0 < n < 1 else 1.0 for n in limits)
 
 

@@ -80,9 +80,9 @@ class Trainer:
         self._flat_priors = _flatten_all_priors(layout, priors, training.prior_groups is not None)
         self.scalings = scalings or self._make_scalings()
         batch_size = min(recipe.batch_size, source.size)
-        start = believe(model.params, variance=1.0, where=model.where)
-        scales = find_rate_scales(recipe, start)
-        optimiser = training.optimiser or make_adam(layout, recipe.full_rate_width, scales)
+        optimiser = training.optimiser
+        if optimiser is None:
+            optimiser = make_adam(layout, recipe.full_rate_width, _find_scales(model, recipe))
         self.spec = ProgramSpec(
             model.f,
             model.inference,
@@ -384,6 +384,13 @@ def _flatten_all_priors(layout: Any, priors: Sequence[PyTree], expand: bool) -> 
     if any(s != shapes[0] for s in shapes):
         flat = [flatten_priors(layout, p, expand=True) for p in priors]
     return flat
+
+
+def _find_scales(model: BayesianModel, recipe: Recipe) -> tuple[float, ...]:
+    if recipe.relative_rate is None:
+        return ()
+    start = believe(model.params, variance=1.0, where=model.where)
+    return find_rate_scales(recipe.rate, recipe.relative_rate, start)
 
 
 def _recall_evaluation(state: TrainingState, records: EpochRecord) -> Evaluation:
